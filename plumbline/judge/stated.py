@@ -7,7 +7,7 @@ pass (ADR 0036).
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
@@ -112,13 +112,19 @@ def _probe_update(loaded: LoadedRecord) -> Mismatch | None:
     return None
 
 
-def _speed_update(loaded: LoadedRecord) -> Mismatch | None:
-    """Return a step of `speed` that wrongly left the weights unchanged."""
-    if (log := log_of(loaded, "speed")) is not None:
-        for step, (rate, norm) in enumerate(zip(log.rates, log.norms, strict=False)):
-            if rate and norm and step in log.weights and log.weights[step] == log.weights.get(step + 1):
-                return _unchanged("speed", step)
-    return None
+def _update(part: Literal["speed", "learn"]) -> Check:
+    """Return the check of a log for updates that wrongly left the weights unchanged."""
+
+    def check(loaded: LoadedRecord) -> Mismatch | None:
+        if (log := log_of(loaded, part)) is None:
+            return None
+        for (done, mark), (later, other) in pairwise(sorted(log.weights.items())):
+            norms = log.norms[done:later] if log.norms else repeat(1.0)  # a curve logs none
+            if mark == other and any(rate and norm for rate, norm in zip(log.rates[done:later], norms, strict=False)):
+                return _unchanged(part, done)
+        return None
+
+    return check
 
 
 def _unchanged(part: str, step: int) -> Mismatch:
@@ -148,8 +154,8 @@ def _proof(part: str) -> Check:
 
 _CHECKS: dict[str, tuple[Check, ...]] = {
     "probe": (_loss, _probe_update, _mode("probe")),
-    "speed": (batches_of_probe, _formula, _process, _clipping, _dropout("speed"), _proof("speed"), _speed_update),
-    "learn": (_dropout("learn"), _proof("learn"), _mode("learn")),
+    "speed": (batches_of_probe, _formula, _process, _clipping, _dropout("speed"), _proof("speed"), _update("speed")),
+    "learn": (_dropout("learn"), _proof("learn"), _update("learn"), _mode("learn")),
 }
 """Checks of each part, in the order of consequence; the walk checks the probe's own steps."""
 

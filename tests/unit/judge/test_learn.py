@@ -136,6 +136,14 @@ def test_an_interrupted_curve_of_equal_bits_passes() -> None:
     assert compare(reference, learned(0.85, (0.7, 0.5), "a", resumed_at=[1])).verdict == "pass"
 
 
+@pytest.mark.parametrize(("rates", "verdict"), [(RATES, "drift"), ((0.0, 0.0), "pass")])
+def test_two_curves_that_train_nothing_alike_do_not_pass(rates: tuple[float, ...], verdict: str) -> None:
+    idle = learned(0.85, (0.7, 0.7), "a", start_sha256="a" * 64, learning_rates=rates)
+    judgement = compare(idle, idle)
+    assert judgement.verdict == verdict
+    assert [(cause.code, cause.sure) for cause in judgement.causes] == [("optimizer", "likely")] * (verdict == "drift")
+
+
 def rerun_of(record: LoadedRecord, request: Request) -> LoadedRecord:
     """What the trainer leaves for an experiment on the learning curve: its first steps."""
     learn = record.record.evidence.learn
