@@ -92,13 +92,14 @@ def _dropout(part: Literal["speed", "learn"]) -> Check:
 
     def check(loaded: LoadedRecord) -> Mismatch | None:
         log, spec = log_of(loaded, part), getattr(loaded.record.spec, part)
-        built = {float(rate) for rate in (log.dropout or "").split(", ") if rate} if log is not None else set()
         # A family may have layers that never drop an element.
-        if spec is None or not built or built - {0.0} == {spec.dropout} - {0.0}:
+        built = {*(log.dropout or "").split(", ")} - {""} if log is not None else set[str]()
+        if spec is None or not built or built - {"0.0"} == {str(spec.dropout)} - {"0.0"}:
             return None
-        rates = ", ".join(map(str, sorted(built)))
-        why = fact("stated.dropout", part=part, dropout=rates, wanted=spec.dropout)
-        return _mismatch("rng", "rng", 0, "dropout", why)
+        rates = ", ".join(sorted(built))
+        return _mismatch(
+            "rng", "rng", 0, "dropout", fact("stated.dropout", part=part, dropout=rates, wanted=spec.dropout)
+        )
 
     return check
 

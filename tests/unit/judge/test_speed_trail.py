@@ -146,3 +146,11 @@ def test_several_processes_and_releases_of_torch_may_start_from_other_generators
         fingerprint = other_kernel() | machine
         right = rounded(checked_speed(), lambda content: trail(content).update(seeds), fingerprint=fingerprint)
         assert compare(left, right, throughput=False).verdict == "pass"
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [("0.1", "pass"), ("0.0", "drift"), ("ten percent", "drift")])
+def test_a_rate_of_dropout_that_the_spec_does_not_ask_for_is_a_drift_whatever_it_says(rate: str, verdict: str) -> None:
+    """A worker's record is data: a text that is no number ended the judgement."""
+    judgement = compare(*[trained(settings={"dropout": rate})] * 2, throughput=False)
+    assert judgement.verdict == verdict
+    assert [cause.code for cause in judgement.causes] == ["rng"] * (verdict == "drift")
