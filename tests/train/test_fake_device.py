@@ -201,6 +201,7 @@ def bundle() -> Bundle:
 
 def test_an_experiment_that_puts_everything_back(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
+        context.is_checked = False
         run = ExperimentRun(context, context.spec.probe, bundle())
         run.run()
         kept = run.arrays()["capture"]
