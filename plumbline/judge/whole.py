@@ -110,7 +110,11 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
     """Yield gaps for checks and proofs that only `known` has."""
     is_lost = found.speed is not None and found.speed.production is not None and bool(found.speed.production.lost)
-    if found.speed and not is_lost and not _named_checks(known.speed) <= _named_checks(found.speed):
+    has_kernels = (
+        found.speed is not None and found.speed.production is not None and bool(found.speed.production.kernels)
+    )
+    wanted, held = (_named_checks(side.speed, kernels=has_kernels) for side in (known, found))
+    if found.speed and not is_lost and not wanted <= held:
         yield Gap("production.evidence", "checks", fact("gap.checks"))
     for part in ("probe", "learn") if is_lost else ("probe", "speed", "learn"):
         proofs = [each.proofs if (each := getattr(side, part)) else () for side in (known, found)]
@@ -122,13 +126,16 @@ def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
             yield Gap("proof.steps", fact("gap.proven-steps"), text, "inconclusive", len(proofs[0]), len(proofs[1]))
 
 
-def _named_checks(speed: SpeedEvidence | None) -> set[str]:
-    """Return the names of a record's production checks, without inner modules."""
+def _named_checks(speed: SpeedEvidence | None, *, kernels: bool) -> set[str]:
+    """Return the names of a record's production checks, without inner modules.
+
+    `kernels`: with those of compiled kernels, which a machine that compiles nothing has none of.
+    """
     checks = speed.production if speed is not None else None
     if checks is None:
         return set()
     names = {name for name, _ in checks.formula if not name.startswith("forward ") or name == "forward logits"}
-    return names | {f"{each.stage} {each.name} of kernels" for each in checks.kernels}
+    return names | {f"{each.stage} {each.name} of kernels" for each in checks.kernels if kernels}
 
 
 def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:

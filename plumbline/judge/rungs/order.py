@@ -37,6 +37,15 @@ def other_software(pair: Pair) -> bool:
     return any(left.get(name) != right.get(name) for name in SOFTWARE)
 
 
+def _has_other_order(pair: Pair, part: Part) -> bool:
+    """Return whether a version or an attention kernel may compute the same formula in another order.
+
+    In half precision two attention kernels round at other places, also in portable arithmetic; a probe's is fp64.
+    """
+    kernels = {side.record.fingerprint.numerics.get(f"{part}.attention") for side in (pair.reference, pair.candidate)}
+    return other_software(pair) or (part != "probe" and len(kernels) > 1)
+
+
 def sides_of(pair: Pair, part: Part) -> list[tuple[str, PortableEvidence]]:
     """Return the windows of each side that has any, with its role."""
     sides = (("reference", pair.reference), ("candidate", pair.candidate))
@@ -81,12 +90,12 @@ def _differing(pair: Pair, part: Part) -> Iterator[tuple[Windows, tuple[Stage, s
 def _sizes_of_order(pair: Pair, part: Part, windows: Windows, place: tuple[Stage, str]) -> list[float]:
     """Return the sizes of a stage's differences if the order of operations explains them, or none.
 
-    A difference of one slice is as large as a small fault's: only different software excuses it.
+    A difference of one slice is as large as a small fault's: only different software or attention excuses it.
     """
     stage, name = place
     if stage == "batch" or (stage == "evaluation" and name in _COUNTED):
         return []
-    if not other_software(pair) and _limit(pair, part, windows[0], stage) > limits.EXACT:
+    if not _has_other_order(pair, part) and _limit(pair, part, windows[0], stage) > limits.EXACT:
         return []
     # Sketches show clipped gradients in the update alone.
     stage = "optimizer" if name.startswith(CLIPPED) else stage

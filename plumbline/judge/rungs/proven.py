@@ -46,9 +46,11 @@ def unproven(record: RunRecord, part: str) -> Mismatch | None:
 
 
 def other_draws(pair: Pair, part: str) -> Mismatch | None:
-    """Return the first step with a different number of dropout calls."""
-    known = {proof.step: _calls(proof) for proof in proofs_of(pair.reference.record, part)}
-    for proof in proofs_of(pair.candidate.record, part):
+    """Return the first step with a different number of dropout calls; a compiled model's modules count none."""
+    sides = (proofs_of(side.record, part) for side in (pair.reference, pair.candidate))
+    left, right = ([proof for proof in side if any(e.stage == "forward" for e in proof.errors)] for side in sides)
+    known = {proof.step: _calls(proof) for proof in left}
+    for proof in right:
         ours, theirs = known.get(proof.step), _calls(proof)
         if ours is not None and ours != theirs:
             calls, reference = sum(theirs.values()), sum(ours.values())

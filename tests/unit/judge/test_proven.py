@@ -82,6 +82,10 @@ def test_dropout_that_is_not_called_is_a_drift_on_any_machine() -> None:
     draws = {"name": "head", "rate": 0.1, "calls": 2, "elements": 100_000, "kept": 90_000}
     found = compare(record("speed", proof(draws=(draws,))), record("speed", proof()), throughput=False)
     assert (found.verdict, codes(found)) == ("drift", ["rng"])
+    # A compiled model's modules are not seen, and count no call; its plain modules prove a later step.
+    compiled = {"step": 0, "errors": [HONEST | {"stage": "optimizer", "name": "head.weight"}], "tensors": 1}
+    sides = [(proof(draws=(draws,)), proof(9)), (compiled, proof(9))]
+    assert compare(*(record("speed", *proofs) for proofs in sides), throughput=False).verdict == "pass"
     # Another night draws other steps.
     other = record("speed", proof(5, draws=(draws | {"calls": 3},)))
     assert compare(record("speed", proof(draws=(draws,))), other, throughput=False).verdict == "pass"

@@ -237,3 +237,27 @@ def test_two_numbers_may_round_where_their_draw_without_the_compiler_happens_not
     kernels = [{"stage": "forward", "name": "logits", "error": 1e-7, "eager": 0.0}]
     made = whole(checked_speed(kernels=kernels))
     assert compare(made, made).verdict == "pass"
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(1e-4, "pass"), (0.5, "drift")])
+def test_two_attention_kernels_round_at_other_places_in_half_precision(size: float, verdict: str) -> None:
+    """Both are the formula: such a window proves nothing, and each machine's own proofs decide."""
+
+    def attending(kernel: str, digest: str, number: float) -> Change:
+        def change(content: Content) -> None:
+            sketches = [["forward head", [number] * 8], ["gradient head.weight", [1.0] * 8]]
+            outputs = [["embed", "a" * 16], ["head", digest * 16]]
+            checked_speed(*([{"sketches": sketches, "outputs": outputs}] * 2))(content)
+            content["fingerprint"]["numerics"]["speed.attention"] = kernel
+
+        return change
+
+    left, right = whole(attending("sdpa", "b", 1.0)), rounded(attending("eager", "c", 1.0 + size))
+    assert compare(left, right, throughput=False).verdict == verdict
+    alike = rounded(attending("sdpa", "c", 1.0 + size))
+    assert compare(left, alike, throughput=False).verdict == "drift"
+
+
+def test_a_machine_that_compiles_nothing_lacks_no_kernels() -> None:
+    kernels = [{"stage": "gradient", "name": "head.weight", "error": 4e-3, "eager": 4e-3}]
+    assert compare(whole(checked_speed(kernels=kernels)), rounded(checked_speed()), throughput=False).verdict == "pass"
