@@ -86,6 +86,13 @@ def test_dropout_that_is_not_called_is_a_drift_on_any_machine() -> None:
     compiled = {"step": 0, "errors": [HONEST | {"stage": "optimizer", "name": "head.weight"}], "tensors": 1}
     sides = [(proof(draws=(draws,)), proof(9)), (compiled, proof(9))]
     assert compare(*(record("speed", *proofs) for proofs in sides), throughput=False).verdict == "pass"
+    kernels = [{"stage": "gradient", "name": "head.weight", "error": 4e-3, "eager": 4e-3}]
+    ran = whole(
+        checked_speed(kernels=kernels),
+        lambda content: content["evidence"]["speed"].update(proofs=[compiled, proof(9), proof(10)]),
+    )
+    plain = record("speed", proof(draws=(draws,), stage="optimizer", name="head.weight"), proof(9))
+    assert [compare(*pair, throughput=False).verdict for pair in ((ran, plain), (plain, ran))] == ["pass", "pass"]
     # Another night draws other steps.
     other = record("speed", proof(5, draws=(draws | {"calls": 3},)))
     assert compare(record("speed", proof(draws=(draws,))), other, throughput=False).verdict == "pass"
