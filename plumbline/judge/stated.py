@@ -1,4 +1,4 @@
-"""Contradictions of a record with its spec, its own numbers, or the definitions of its own steps.
+"""Check one record against its spec, its own numbers, and the definitions of its steps.
 
 The checks need no reference: platforms that share a fault agree with each other. Without them, 8 of 77 shared faults
 pass (ADR 0036).
