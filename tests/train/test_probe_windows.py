@@ -131,7 +131,7 @@ def _pair(left: PortableEvidence, right: PortableEvidence) -> Any:
 
     def side(portable: PortableEvidence, version: str) -> Any:
         evidence = SimpleNamespace(probe=SimpleNamespace(portable=portable))
-        fingerprint = SimpleNamespace(packages={"torch": version})
+        fingerprint = SimpleNamespace(packages={"torch": version}, numerics={})
         return SimpleNamespace(record=SimpleNamespace(evidence=evidence, fingerprint=fingerprint))
 
     return SimpleNamespace(reference=side(left, "2.13.0"), candidate=side(right, "2.12.0"))
