@@ -189,7 +189,7 @@ def dominates(name: str, delays: dict[str, dict[str, float | None]], false: dict
 def main() -> None:
     """Simulate, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--years", type=int, default=20)
+    parser.add_argument("--years", type=int, default=2)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--peer-trials", type=int, default=25)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 2))

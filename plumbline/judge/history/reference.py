@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from plumbline.judge.statistics.distributions import MEDIAN_DEVIATION, MEDIAN_ERROR
-from plumbline.judge.statistics.samples import Values, autocorrelation, quantile
+from plumbline.judge.statistics.samples import HUGE, Values, autocorrelation, quantile
 from plumbline.schema import limits
 
 
@@ -65,7 +65,7 @@ def reference_of(
     With `is_whole` the newest nights count, too: no regression has begun in them. `floor` is the minimum spread. With
     `prior`, the reference of the level before, one night is enough: its spread counts until the new level has its own.
     """
-    kept = values[np.isfinite(values)]
+    kept = np.clip(values[np.isfinite(values)], -HUGE, HUGE)
     if prior is not None and 0 < len(kept) < limits.OWN_NIGHTS:
         return replace(prior, centre=quantile(kept), count=len(kept))
     if len(kept) < limits.LEAST_NIGHTS:

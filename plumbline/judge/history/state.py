@@ -54,7 +54,7 @@ def has_recovered(past: Past, decision: Decision) -> bool:
 def level_reference(past: Past) -> Reference | None:
     """Return the level's reference, without nights since an open regression began."""
     question = past.question
-    nights = np.clip(past.values[past.level : question.since if question else None], -HUGE, HUGE)
+    nights = past.values[past.level : question.since if question else None]
     return reference_of(nights, floor=past.floor, prior=past.prior, is_whole=question is not None)
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.history.simulated_nights import (
@@ -226,6 +226,7 @@ def test_lasting_gain_asks_for_a_new_baseline() -> None:
     st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.none()),
     st.integers(0, 80),
 )
+@example([0.0, 0.0, 0.0, 0.0, math.inf], 0.0, 0)
 def test_no_series_raises_and_a_missing_night_never_passes(
     values: list[float], tonight: float | None, cut: int
 ) -> None:
