@@ -111,6 +111,10 @@ class ProbeBook(ModuleTaps):
         self._modules.setdefault(name, module)
         super().see(name, module, inputs, value)
 
+    def is_sketched(self, stage: Stage) -> bool:
+        """Return whether tensors of a stage are sketched: at tapped steps alone."""
+        return self.step in self.steps and super().is_sketched(stage)
+
     def keep(self, stage: Stage, tensors: Tensors) -> None:
         """Summarize gradients and weights."""
         self.keeper.keep_all(stage, self.step, tensors)

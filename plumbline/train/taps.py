@@ -73,8 +73,12 @@ class ModuleTaps(Book[Summary]):
         self._rows = len(local["labels"])
         super().feeds(local)
 
+    def is_sketched(self, stage: Stage) -> bool:
+        """Return whether tensors of a stage are sketched in this step."""
+        return stage != "clipped"
+
     def _open(self, stage: Stage, name: str, value: torch.Tensor, shape: tuple[int, ...]) -> TensorSummary:
-        opened = TensorSummary(value, shape, unsigned=self._unsigned, sketched=self.step in self.steps)
+        opened = TensorSummary(value, shape, unsigned=self._unsigned, sketched=self.is_sketched(stage))
         self._opened.append((stage, name, opened))
         return opened
 
