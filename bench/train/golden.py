@@ -15,6 +15,8 @@ from pathlib import Path
 
 from plumbline.schema.digest import digest_json
 
+_COMPARED = ("step", "loss", "outputs", "gradients", "weights", "sketches")
+
 
 def main() -> None:
     """Compare the checks, and write their digests."""
@@ -28,7 +30,11 @@ def main() -> None:
         stacks[digest_json(check["steps"])].append(f"torch {check['torch']}, transformers {check['transformers']}")
     if len(stacks) > 1:
         parser.error(f"different digests: {' | '.join('; '.join(same) for same in stacks.values())}")
-    arguments.out.write_text(json.dumps(checks[0]["steps"], indent=1) + "\n", encoding="utf-8")
+    # Versions of torch clip in other orders, so that clipped gradients are no part.
+    golden = {
+        task: [{key: step[key] for key in _COMPARED} for step in steps] for task, steps in checks[0]["steps"].items()
+    }
+    arguments.out.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
     print(f"equal digests in {len(checks)} checks")
 
 

@@ -10,9 +10,9 @@ from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.order import excused
-from plumbline.judge.rungs.production import production_findings, production_notes
+from plumbline.judge.rungs.log import log_of, logged
+from plumbline.judge.rungs.order import Part, excused, sides_of
+from plumbline.judge.rungs.production import lost_checks, production_findings, production_notes
 from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
@@ -85,17 +85,17 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     )
 
 
-def _findings(compared: Compared, part: str, found: tuple[Mismatch, ...]) -> Iterator[Finding]:
+def _findings(compared: Compared, part: Part, found: tuple[Mismatch, ...]) -> Iterator[Finding]:
     """Yield what one part shows: its mismatches, or the proofs that it has none."""
-    pair, walk = compared.pair, compared.walk
+    pair = compared.pair
     yield from (finding for mismatch in found for finding in mismatch.findings)
-    if part == "probe" and walk is not None:
-        yield from () if found else (_equal_steps(pair), *window_findings(pair, "probe"), *draw_findings(pair))
-        yield from (*_lost_portable(pair, walk), *precision_findings(pair))
-    elif part == "speed" and not found and pair.candidate.record.experiment is None:
-        yield from (*window_findings(pair, "speed"), *production_findings(pair))
-    elif part == "learn" and not found:
-        yield from (*window_findings(pair, "learn"), *_lost_curve(pair))
+    is_probe = part == "probe" and compared.walk is not None
+    if not found:
+        yield from [_equal_steps(pair)] if is_probe else []
+        yield from (*window_findings(pair, part), *_lost(compared, part))
+        yield from draw_findings(pair) if is_probe else production_findings(pair) if part == "speed" else ()
+    if is_probe:
+        yield from precision_findings(pair)
 
 
 def _final(cause: Cause, mismatch: Mismatch, part: str) -> Cause:
@@ -125,24 +125,21 @@ def _equal_steps(pair: Pair) -> Finding:
     return Finding(check="probe.equality", outcome="pass", metric=metric, observed=steps, limit=steps)
 
 
-def _lost_curve(pair: Pair) -> list[Finding]:
-    """Return a finding if curves from different kernels lack portable comparisons."""
-    why = lost_windows(pair, "learn")
-    if not why or pair.candidate.record.experiment is not None or not other_kernels(pair, "learn"):
-        return []
-    detail = fact("windows.lost", why=why)
-    return [Finding(check="learn.portable", outcome="inconclusive", metric="windows", detail=detail)]
-
-
-def _lost_portable(pair: Pair, walk: Walk) -> list[Finding]:
-    """Return `inconclusive` if bits differ without windows to compare."""
-    is_experiment = pair.candidate.record.experiment is not None
-    sides = [probe.portable for probe in pair.probes or ()]
-    lost = [side.lost for side in sides if side is not None and side.lost]
-    if walk.equal or walk.mismatches or is_experiment or not (lost or None in sides):
-        return []
-    detail = fact("comparison.lost-windows", why=lost[0]) if lost else fact("comparison.no-windows")
-    return [Finding(check="probe.portable", outcome="inconclusive", metric=fact("gap.windows"), detail=detail)]
+def _lost(compared: Compared, part: Part) -> Iterator[Finding]:
+    """Yield `inconclusive` if a part's bits differ, and what would show its formula is lost."""
+    pair, walk = compared.pair, compared.walk
+    sides = (pair.reference, pair.candidate)
+    if pair.candidate.record.experiment is not None:
+        return
+    if part == "probe":
+        is_equal = walk is None or walk.equal
+    else:
+        is_equal = all(log_of(side, part) for side in sides) and logged(pair, part, is_due=True) is None
+    why = lost_windows(pair, part) or next((lost for side in sides if (lost := lost_checks(side, part))), "")
+    lacking = part == "probe" and len(sides_of(pair, part)) < len(sides)
+    if not is_equal and (why or lacking):
+        detail = fact("windows.lost", why=why) if why else fact("comparison.no-windows")
+        yield Finding(check=f"{part}.portable", outcome="inconclusive", metric=fact("gap.windows"), detail=detail)
 
 
 def _notes(compared: Compared) -> Iterator[Note]:

@@ -11,6 +11,7 @@ from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.evaluation import curve_evaluation, miscounted
 from plumbline.judge.rungs.log import bits_due, logged
+from plumbline.judge.rungs.order import Part
 from plumbline.judge.rungs.production import unsteady
 from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.windows import own_state, window_mismatch
@@ -21,7 +22,7 @@ from plumbline.judge.walk import Walk
 Trained = Literal["speed", "learn"]
 
 
-def differing(pair: Pair, probe: Walk | None) -> Iterator[tuple[str, tuple[Mismatch, ...]]]:
+def differing(pair: Pair, probe: Walk | None) -> Iterator[tuple[Part, tuple[Mismatch, ...]]]:
     """Yield (part, its mismatches) of each part, up to the first whose cause is shown."""
     own = _of_probe(pair, probe)
     yield "probe", own

@@ -1,7 +1,7 @@
 """Digests (SHA-256) of values, equal on every platform.
 
 A digest is the SHA-256 of a defined byte string: JSON in canonical form, files as they are, and arrays as
-`dtype|shape|` followed by their values in little-endian C order.
+`dtype|shape|` followed by their values in little-endian C order. For digests of tensors see `plumbline.train.digests`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 
@@ -53,26 +51,11 @@ def digest_file(path: Path) -> str:
     return hasher.hexdigest()
 
 
-class ArrayDigest:
-    """SHA-256 of an array's dtype, shape and (piecewise) values."""
-
-    def __init__(self, dtype: str, shape: Sequence[int]) -> None:
-        self._hasher = hashlib.sha256(f"{dtype}|{','.join(map(str, shape))}|".encode())
-
-    def add(self, values: NDArray[Any]) -> None:
-        """Add the next values, in C order."""
-        import numpy as np
-
-        little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
-        self._hasher.update(little.data.cast("B") if little.size else b"")
-
-    def hexdigest(self) -> str:
-        """Return the digest of the values so far."""
-        return self._hasher.hexdigest()
-
-
 def digest_array(array: NDArray[Any]) -> str:
     """Return the SHA-256 of an array's dtype, shape and values."""
-    digest = ArrayDigest(array.dtype.name, array.shape)
-    digest.add(array)
-    return digest.hexdigest()
+    import numpy as np
+
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    hasher = hashlib.sha256(f"{array.dtype.name}|{','.join(map(str, array.shape))}|".encode())
+    hasher.update(little.data.cast("B") if little.size else b"")
+    return hasher.hexdigest()

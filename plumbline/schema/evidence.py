@@ -71,7 +71,7 @@ class Parameter(Model):
     shape: Shape
     dtype: Label
     sha256: Sha256
-    """SHA-256 of the initial values."""
+    """Digest of the initial values, as all of tensors (`plumbline.train.digests`)."""
     trainable: bool = True
     tied_to: Label = ""
 
@@ -85,7 +85,7 @@ class ModelEvidence(Model):
     architecture_sha256: Sha256
     """SHA-256 of parameter names, shapes and modules."""
     weights_sha256: Sha256
-    """SHA-256 of all initial values, by name."""
+    """Digest of all initial values, by name."""
 
 
 class OptimizerGroup(Model):
@@ -118,7 +118,7 @@ class StepEvidence(Model):
     learning_rates: tuple[Number, ...] = Field(max_length=1000, fail_fast=True)
     """Learning rate of each group in this step."""
     weights_sha256: Sha256
-    """SHA-256 of the weights after the step."""
+    """Digest of the weights after the step."""
     loss_scale: Number | None = None
 
 

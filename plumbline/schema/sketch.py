@@ -50,16 +50,17 @@ def block_salt(block: int) -> int:
 
 
 class RunningSketch:
-    """Sketch of a tensor that arrives in pieces, in C order. Equal to the sketch of the whole."""
+    """Sketch of a tensor that arrives in pieces, in C order, or of a part of one. Equal to the sketch of the whole."""
 
     def __init__(self) -> None:
         self._signed = np.zeros(_SIGNED)
         self._block: NDArray[np.float64] = np.zeros(_SIGNED)
         self._size = 0
 
-    def add(self, values: NDArray[np.floating]) -> None:
-        """Add the next values."""
+    def add(self, values: NDArray[np.floating], start: int | None = None) -> None:
+        """Add the next values; the first ones are at element `start`."""
         flat = np.ascontiguousarray(values).reshape(-1)
+        self._size = self._size if start is None else start
         while flat.size:
             place = self._size % BLOCK
             piece: NDArray[np.float64] = flat[: BLOCK - place].astype(np.float64, copy=False)
@@ -80,18 +81,18 @@ class RunningSketch:
         shuffled: NDArray[np.float64] = self._signed + self._block[np.arange(_SIGNED) ^ block_salt(block)]
         return shuffled
 
-    def numbers(self) -> NDArray[np.float64]:
-        """Return the sketch, float64 [64]."""
-        signed = self._shuffled(self._size // BLOCK) if self._size % BLOCK else self._signed
-        numbers: NDArray[np.float64] = signed[:SKETCH_SIZE] - signed[SKETCH_SIZE:]
-        return numbers
+    def signed(self) -> NDArray[np.float64]:
+        """Return the sums of values added and subtracted, float64 [128]."""
+        return self._shuffled(self._size // BLOCK) if self._size % BLOCK else self._signed
 
 
 def sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return a tensor's count-sketch, float64 [64]."""
     running = RunningSketch()
     running.add(values)
-    return running.numbers()
+    signed = running.signed()
+    numbers: NDArray[np.float64] = signed[:SKETCH_SIZE] - signed[SKETCH_SIZE:]
+    return numbers
 
 
 def small_sketch(values: NDArray[np.floating]) -> NDArray[np.float64]:

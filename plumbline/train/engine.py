@@ -49,7 +49,8 @@ class StepOutcome:
 
     def loss(self, ranks: Ranks) -> float:
         """Return the fp64 loss over the global batch; synchronises the device."""
-        return ranks.total(sum(float(loss.detach().double()) * share for loss, share in self.losses))
+        read = read_losses(loss.detach() for loss, _ in self.losses)
+        return ranks.total(sum(value * share for value, (_, share) in zip(read, self.losses, strict=True)))
 
 
 def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:

@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from plumbline.schema.digest import digest_array, digest_json
+from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.spec import ModelSpec, RunSpec
 from plumbline.train.compat.transformers import recompute_layers
-from plumbline.train.digests import host_array
+from plumbline.train.digests import digest_each
 from plumbline.train.failure import TrainingFailedError, is_of_system
 from plumbline.train.ranks import Ranks
 from plumbline.train.tasks import training_task
@@ -159,16 +159,15 @@ def _settings(module: nn.Module) -> str:
 def describe_model(model: nn.Module) -> ModelEvidence:
     """Describe the built model: parameters, modules and initial values."""
     first: dict[int, str] = {}
-    parameters = []
+    parameters, digests = [], digest_each(dict(model.named_parameters()))
     for name, value in model.named_parameters(remove_duplicate=False):
         owner = first.setdefault(id(value), name)
-        array = host_array(value)
         parameters.append(
             Parameter(
                 name=name,
-                shape=tuple(array.shape),
+                shape=tuple(value.shape),
                 dtype=str(value.dtype).removeprefix("torch."),
-                sha256=digest_array(array),
+                sha256=digests[owner],
                 trainable=value.requires_grad,
                 tied_to="" if owner == name else owner,
             )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
-from typing import Any
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.schema.digest import digest_array
+from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import (
     BATCH_FIELDS,
     SKETCH_SIZE,
@@ -27,7 +28,7 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
-from plumbline.train.digests import digest_tensors, finite, host_array, norms
+from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
@@ -57,7 +58,7 @@ class ProbeBook(ModuleTaps):
     """Book of the evidence of each step."""
 
     def __init__(self, engine: Engine, steps: Collection[int], keeper: Keeper | None = None) -> None:
-        super().__init__(engine, steps, "signed", keeper)
+        super().__init__(engine, steps, keeper, unsigned=False)
         self.engine, self._modules = engine, dict[str, nn.Module]()
         self.evidence: list[StepEvidence] = []
         self.taps: list[Tap] = []
@@ -65,7 +66,6 @@ class ProbeBook(ModuleTaps):
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
         self.states: dict[str, NDArray[np.uint8]] = {}
         self._found: dict[str, Any] = {}
-        self._fed: list[dict[str, NDArray[Any]]] = []
         self._logits: list[NDArray[Any]] = []
 
     def starts(self, step: int, model: nn.Module) -> None:
@@ -74,13 +74,13 @@ class ProbeBook(ModuleTaps):
         self.states[f"rng/{step}"] = pack_states(states)
         training_mode = all(module.training for module in model.modules())
         self._found = {"rng": digest_states(states), "training_mode": training_mode}
-        self._fed, self._logits = [], []
+        self._logits = []
         super().starts(step, model)
         self.keeper.keep_all("weights", step, dict(model.named_parameters()))
 
     def feeds(self, local: Batch) -> None:
         """Record the micro-batch as the device received it."""
-        self._fed.append({name: host_array(values) for name, values in local.items()})
+        self.fed += [local[name].clone() for name in BATCH_FIELDS]
         super().feeds(local)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
@@ -90,11 +90,13 @@ class ProbeBook(ModuleTaps):
         self._found["logits_dtype"] = str(outputs.logits.dtype).removeprefix("torch.")
         self._found["loss_dtype"] = str(loss.dtype).removeprefix("torch.")
 
-    def _globally(self, arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    def _globally(self, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Concatenate all processes' micro-batches in the first process."""
         return self.engine.ranks.concatenate(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
 
-    def _tap(self, stage: TapStage, name: str, summary: Summary, module: nn.Module) -> None:
+    def _tap(self, stage: TapStage, name: str, summary: Summary) -> None:
+        owner = name.rpartition(".")[0]
+        module = self._modules[name] if stage == "forward" else self.engine.bare.get_submodule(owner)
         self.sketches.append(summary.sketch)
         dtype, is_leaf = str(summary.dtype).removeprefix("torch."), next(module.children(), None) is None
         self.taps.append(
@@ -109,45 +111,38 @@ class ProbeBook(ModuleTaps):
         self._modules.setdefault(name, module)
         super().see(name, module, inputs, value)
 
-    def end(self) -> dict[str, Summary]:
-        """Record the modules' outputs at tapped steps."""
-        summaries = super().end()
-        for name, summary in summaries.items():
-            self._tap("forward", name, summary, self._modules[name])
-        return summaries
+    def is_sketched(self, stage: Stage) -> bool:
+        """Return whether tensors of a stage are sketched: at tapped steps alone."""
+        return self.step in self.steps and super().is_sketched(stage)
 
-    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Summary]:
-        """Record digests and norms of gradients and weights, and at tapped steps sketches."""
-        found, summaries = self._found, dict[str, Summary]()
+    def keep(self, stage: Stage, tensors: Tensors) -> None:
+        """Summarize gradients and weights."""
         self.keeper.keep_all(stage, self.step, tensors)
-        if stage == "clipped":
-            found["gradient_norm_clipped"] = _norm(tensors)
-            return summaries
-        if stage == "gradient":
-            found |= {"gradients_sha256": digest_tensors(tensors), "gradient_norm": _norm(tensors)}
-        if self.step in self.steps:
-            summaries = super().keep(stage, tensors)
-            for name, summary in summaries.items():
-                self._tap(stage, name, summary, self.engine.bare.get_submodule(name.rpartition(".")[0]))
-        if stage == "weight":
-            found["weights_sha256"] = digest_tensors(tensors)
-        return summaries
+        super().keep(stage, tensors)
 
     def done(self, outcome: StepOutcome, loss: float) -> None:
         """Complete the step's evidence."""
+        super().done(outcome, loss)
         engine, found, self._found = self.engine, self._found, {}
-        fields = {name: self._globally([piece[name] for piece in self._fed]) for name in BATCH_FIELDS}
+        for stage in get_args(TapStage) if self.step in self.steps else ():
+            for name, summary in self.kept[stage].items():
+                self._tap(stage, name, summary)
+        fields = {
+            name: self._globally(self.read[place :: len(BATCH_FIELDS)]) for place, name in enumerate(BATCH_FIELDS)
+        }
         logits = self._globally(self._logits)
         for name, array in fields.items():
             self.batches[name].append(array)
-        skipped = not np.isfinite(found["gradient_norm"]) and engine.scaler is not None
-        for name in ("gradient_norm", "gradient_norm_clipped"):
-            found[name] = None if skipped else finite(found[name])
+        norms = [_norm(self.kept[stage]) for stage in ("gradient", "clipped")]
+        skipped = not np.isfinite(norms[0]) and engine.scaler is not None
         self.evidence.append(
             StepEvidence(
                 step=self.step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
                 logits_sha256=digest_array(logits), loss=finite(loss),
                 loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
+                gradients_sha256=_digest(self.kept["gradient"]), weights_sha256=_digest(self.kept["weight"]),
+                gradient_norm=None if skipped else finite(norms[0]),
+                gradient_norm_clipped=None if skipped else finite(norms[1]),
                 learning_rates=outcome.learning_rates,
                 loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None, **found,
             )
@@ -159,8 +154,12 @@ class ProbeBook(ModuleTaps):
         del self.engine, self._modules
 
 
-def _norm(gradients: Tensors) -> float:
-    return float(np.sqrt(sum(length**2 for length in norms(gradients.values()))))
+def _norm(gradients: Mapping[str, Summary]) -> float:
+    return math.sqrt(sum(each.norm**2 for each in gradients.values()))
+
+
+def _digest(tensors: Mapping[str, Summary]) -> str:
+    return digest_json({name: each.sha256 for name, each in tensors.items()})
 
 
 class ProbeRun:

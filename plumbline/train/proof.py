@@ -18,14 +18,13 @@ from plumbline.schema.proof import ORDER, Proof, ProofError
 from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
-from plumbline.train.digests import finite
+from plumbline.train.digests import checksum, finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.repeated import Repeated, chances
 from plumbline.train.summaries import aside
 from plumbline.train.tasks import IGNORED
-from plumbline.train.trail import checksum
 from plumbline.train.update import UpdateCheck
 
 _MOST = 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from plumbline.train.engine import Engine, Observer, StepOutcome
 
 Kept = TypeVar("Kept")
 Stage = Literal["forward", "gradient", "clipped", "weight"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -27,6 +28,8 @@ class Book(Generic[Kept]):
 
     def __init__(self) -> None:
         self.calls = ModuleCalls(self.see)
+        self.kept: dict[Stage, dict[str, Kept]] = {stage: {} for stage in STAGES}
+        """Tensors of the last step as stored, once it is done."""
 
     def see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
         """Store a module's output; the book that wants it hooks `calls`."""
@@ -42,13 +45,11 @@ class Book(Generic[Kept]):
         """Handle the end of a micro-batch's forward pass."""
         self.calls.forward_done()
 
-    def end(self) -> Mapping[str, Kept]:
-        """Return the stored outputs of all modules."""
-        return {}
+    def end(self) -> None:
+        """Handle the complete backward pass, which ends the modules' outputs."""
 
-    def keep(self, stage: Stage, tensors: Tensors) -> Mapping[str, Kept]:  # noqa: ARG002 - as above
-        """Store the tensors of a later stage, and return them as stored."""
-        return {}
+    def keep(self, stage: Stage, tensors: Tensors) -> None:
+        """Store the tensors of a later stage."""
 
     def done(self, outcome: StepOutcome, loss: float) -> None:
         """Handle the end of the step, with its global loss."""
@@ -63,8 +64,12 @@ class Recorder(Observer, Generic[Kept]):
     ) -> None:  # fmt: skip
         """Create the recorder; `change` edits gradients, `updates=False` skips the update."""
         self._engine, self._book, self._change, self._updates = engine, book, change, updates
-        self.kept: dict[Stage, Mapping[str, Kept]] = {}
         self.loss_value = 0.0
+
+    @property
+    def kept(self) -> Mapping[Stage, Mapping[str, Kept]]:
+        """Return the tensors of the last step as stored."""
+        return self._book.kept
 
     def starts(self, step: int) -> None:
         """Start a step."""
@@ -81,12 +86,13 @@ class Recorder(Observer, Generic[Kept]):
     def backward_done(self) -> None:
         """Record outputs and gradients, then apply `change` to the gradients."""
         gradients = named_gradients(self._engine.bare)
-        self.kept = {"forward": self._book.end(), "gradient": self._book.keep("gradient", gradients)}
+        self._book.end()
+        self._book.keep("gradient", gradients)
         self._change(gradients)
 
     def clipped(self) -> None:
         """Record the clipped gradients."""
-        self.kept["clipped"] = self._book.keep("clipped", named_gradients(self._engine.bare))
+        self._book.keep("clipped", named_gradients(self._engine.bare))
 
     def update(self) -> bool:
         """Return whether the weight update is skipped."""
@@ -94,6 +100,6 @@ class Recorder(Observer, Generic[Kept]):
 
     def done(self, outcome: StepOutcome) -> None:
         """Record weights and loss."""
-        self.kept["weight"] = self._book.keep("weight", dict(self._engine.bare.named_parameters()))
+        self._book.keep("weight", dict(self._engine.bare.named_parameters()))
         self.loss_value = outcome.loss(self._engine.ranks)
         self._book.done(outcome, self.loss_value)

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from plumbline.schema.evidence import Inconsistency
 from plumbline.train.checkpoint import read_moments
-from plumbline.train.digests import host_array
+from plumbline.train.digests import checksum, host_array
 from plumbline.train.engine import Engine
 from plumbline.train.ranks import Ranks
-from plumbline.train.trail import checksum
 
 _MOST = 100
 Part = Literal["weights", "moments", "masks"]

@@ -50,18 +50,19 @@ class ModuleValues(Book[torch.Tensor]):
         super().forward_done(outputs, loss)
         self._add("logits", self._engine.unpacked(outputs.logits))
 
-    def end(self) -> dict[str, torch.Tensor]:
-        """Return the outputs, except those with varying shapes."""
+    def end(self) -> None:
+        """Store the outputs, except those with varying shapes."""
         found, self._found = self._found, {}
-        return {
+        self.kept["forward"] = {
             name: torch.cat(pieces)
             for name, pieces in found.items()
             if pieces[0].dim() and len({piece.shape[1:] for piece in pieces}) == 1
         }
 
-    def keep(self, stage: Stage, tensors: Tensors) -> Tensors:
-        """Return copies of gradients, and nothing for other stages."""
-        return {name: value.detach().clone() for name, value in tensors.items()} if stage == "gradient" else {}
+    def keep(self, stage: Stage, tensors: Tensors) -> None:
+        """Store copies of gradients, and nothing for other stages."""
+        if stage == "gradient":
+            self.kept[stage] = {name: value.detach().clone() for name, value in tensors.items()}
 
 
 def differ(ours: torch.Tensor, theirs: torch.Tensor) -> bool:

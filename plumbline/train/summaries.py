@@ -1,8 +1,7 @@
 """Tensor summaries (norm, sketch, digest), computed on the tensors' own device.
 
-A tensor may arrive in pieces, one per micro-batch and process. On the CPU its numbers are those of the whole tensor, to
-the bit for digest and sketch. On another device norm and sketch are summed there in a fixed order, and one row of
-numbers per tensor travels to the host when all are read; only a digest needs the tensor's bytes.
+A tensor may arrive in pieces, one per micro-batch and process. Its digest is that of the whole tensor; norm and sketch
+are sums in fp64. One row of numbers per tensor travels to the host when all are read.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +19,10 @@ from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.sketch import BLOCK, RunningSketch, block_salt, element_codes
-from plumbline.train.digests import HashThreads, TensorDigest, host_array
+from plumbline.train.digests import LANES, digest_of, host_array, host_arrays, lanes
 
-DigestKind = Literal["signed", "unsigned"]
-"""Whether the sign of zero counts."""
+Rows = list[tuple[NDArray[Any], NDArray[Any]]]
+"""Numbers, float64 [130], and checksum, int64 [64], of each tensor."""
 NUM_SIGNED = 2 * SKETCH_SIZE
 _SQUARES, _NOT_FINITE = NUM_SIGNED, NUM_SIGNED + 1
 _ROW = NUM_SIGNED + 2
@@ -67,33 +66,33 @@ class Summary:
     sketch: NDArray[np.float64]
     is_finite: bool
     sha256: str
-    """Empty without digests."""
 
 
 class _OnHost:
-    """Norm and sketch of a CPU tensor."""
+    """Numbers of a CPU tensor, from pieces that follow each other."""
 
-    def __init__(self) -> None:
-        self._sketch, self._squares, self._is_finite = RunningSketch(), 0.0, True
+    def __init__(self, *, sketched: bool) -> None:
+        self._sketch, self._sketched = RunningSketch(), sketched
+        self._squares, self._is_finite = 0.0, True
 
     def add(self, piece: torch.Tensor, start: int) -> None:
-        del start  # pieces arrive in order
         array = host_array(piece)
         flat = array.reshape(-1).astype(np.float64, copy=False)
-        self._sketch.add(flat)
+        if self._sketched:
+            self._sketch.add(flat, start)
         self._squares += float(np.dot(flat, flat))
         self._is_finite &= bool(np.isfinite(self._squares)) or bool(np.isfinite(array).all())
 
-    def row(self) -> NDArray[np.float64]:
-        found = self._sketch.numbers()
-        return np.concatenate((found, np.zeros(SKETCH_SIZE), [self._squares, not self._is_finite]))
+    def numbers(self) -> torch.Tensor:
+        last = [self._squares, not self._is_finite]
+        return torch.from_numpy(np.concatenate((self._sketch.signed(), last)))
 
 
 class DeviceSummary:
-    """Norm and sketch of a GPU tensor, accumulated on the device."""
+    """Numbers of a GPU tensor, accumulated on the device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.numbers = torch.zeros(_ROW, dtype=torch.float64, device=device)
+    def __init__(self, device: torch.device, *, sketched: bool = True) -> None:
+        self._numbers, self._sketched = torch.zeros(_ROW, dtype=torch.float64, device=device), sketched
 
     def add(self, piece: torch.Tensor, start: int) -> None:
         """Add values that start at element `start` of the whole tensor."""
@@ -103,14 +102,23 @@ class DeviceSummary:
             whole = 0 if place else min((len(flat) - first) // BLOCK, _MOST_BLOCKS)
             size = whole * BLOCK or min(BLOCK - place, len(flat) - first)
             values = flat[first : first + size].double()
-            padded = values.new_zeros((whole or 1, BLOCK + 1))
-            padded[:, place : place + size // (whole or 1)] = values.reshape(whole or 1, -1)
-            sums = padded[:, _places(piece.device)].sum(2)
-            order = _orders(piece.device, 1 << (block + len(sums)).bit_length())[block : block + len(sums)]
-            self.numbers[:NUM_SIGNED] += sums.gather(1, order).sum(0)
-            self.numbers[_SQUARES] += values.square().sum()
-            self.numbers[_NOT_FINITE] += values.isfinite().logical_not().sum()
+            if self._sketched:
+                self._sketch(values, block, place, whole or 1)
+            self._numbers[_SQUARES] += values.square().sum()
+            self._numbers[_NOT_FINITE] += values.isfinite().logical_not().sum()
             first += size
+
+    def _sketch(self, values: torch.Tensor, block: int, place: int, blocks: int) -> None:
+        size, device = len(values) // blocks, values.device
+        padded = values.new_zeros((blocks, BLOCK + 1))
+        padded[:, place : place + size] = values.reshape(blocks, -1)
+        sums = padded[:, _places(device)].sum(2)
+        order = _orders(device, 1 << (block + blocks).bit_length())[block : block + blocks]
+        self._numbers[:NUM_SIGNED] += sums.gather(1, order).sum(0)
+
+    def numbers(self) -> torch.Tensor:
+        """Return the accumulated numbers, float64 [130], on the device."""
+        return self._numbers
 
 
 @cache
@@ -130,88 +138,53 @@ def _orders(device: torch.device, blocks: int) -> torch.Tensor:
     return torch.from_numpy(salts[:, None] ^ np.arange(NUM_SIGNED)).to(device)
 
 
-class _Tensor:
-    """Running summary of one tensor."""
+class TensorSummary:
+    """Running summary of one tensor, or of a process's share of it."""
 
-    def __init__(
-        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, digest: TensorDigest, *,
-        is_unsigned: bool,
-    ) -> None:  # fmt: skip
-        self.shape, self.dtype, self._digest, self._is_unsigned = tuple(map(int, shape)), dtype, digest, is_unsigned
-        self.numbers: _OnHost | DeviceSummary = _OnHost() if device.type == "cpu" else DeviceSummary(device)
-        self.num_missing = math.prod(self.shape)
+    def __init__(self, value: torch.Tensor, shape: Sequence[int], *, unsigned: bool, sketched: bool) -> None:
+        """Start the summary of a tensor of `shape`, of which `value` is a piece."""
+        self.shape, self.dtype, self._unsigned = tuple(map(int, shape)), value.dtype, unsigned
+        is_on_host = value.device.type == "cpu"
+        self._values = _OnHost(sketched=sketched) if is_on_host else DeviceSummary(value.device, sketched=sketched)
+        self._sums = torch.zeros(LANES, dtype=torch.int64, device=value.device)
+        self.size = 0
+        """Number of elements so far."""
 
-    def add(self, piece: torch.Tensor, start: int = 0, *, is_measured: bool = True, is_hashed: bool = True) -> None:
-        """Add values that start at element `start`."""
+    def add(self, piece: torch.Tensor, start: int = 0) -> None:
+        """Add values that start at element `start`; on the CPU after those before."""
         with summarizing():
             piece = piece.detach()
-            if self._is_unsigned:
+            if self._unsigned:
                 piece = piece + 0.0
-            if is_measured:
-                self.numbers.add(piece, start)
-            if is_hashed:
-                self.num_missing -= piece.numel()
-                self._digest.add(piece)
+            self._values.add(piece, start)
+            self._sums += lanes(piece, start)
+            self.size += piece.numel()
 
-    def row(self) -> NDArray[np.float64]:
-        """Return the accumulated numbers of a CPU tensor."""
-        assert isinstance(self.numbers, _OnHost)  # noqa: S101 - others are read together
-        return self.numbers.row()
+    def row(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return numbers, float64 [130], and checksum, int64 [64], on the tensor's device."""
+        return self._values.numbers(), self._sums
 
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
-
-
-class Summaries:
-    """Tensor summaries of one pass, in opening order."""
-
-    def __init__(self, digests: DigestKind) -> None:
-        self._kind, self._threads = digests, HashThreads()
-        self._tensors: list[_Tensor] = []
-
-    def open(self, value: torch.Tensor, shape: Sequence[int]) -> _Tensor:
-        """Start the summary of a tensor of this shape."""
-        digest = TensorDigest(self._threads, value.dtype, shape)
-        is_unsigned = self._kind == "unsigned" and value.is_floating_point()
-        self._tensors.append(_Tensor(shape, value.dtype, value.device, digest, is_unsigned=is_unsigned))
-        return self._tensors[-1]
-
-    def rows(self) -> NDArray[np.float64]:
-        """Return the numbers of all tensors, float64 [tensors, 130]; synchronises the device."""
-        with summarizing():
-            on_device = [
-                tensor.numbers.numbers for tensor in self._tensors if isinstance(tensor.numbers, DeviceSummary)
-            ]
-            moved = iter(host_array(torch.stack(on_device)) if on_device else ())
-            rows = [each.row() if isinstance(each.numbers, _OnHost) else next(moved) for each in self._tensors]
-        return np.stack(rows) if rows else np.zeros((0, _ROW))
-
-    def read(self, rows: NDArray[np.float64] | None = None) -> list[Summary]:
-        """Return all summaries, optionally from `rows` summed over processes."""
-        rows = self.rows() if rows is None else rows
-        summaries = [
-            Summary(
-                shape=tensor.shape, dtype=tensor.dtype, norm=math.sqrt(row[_SQUARES]),
-                sketch=row[:SKETCH_SIZE] - row[SKETCH_SIZE:NUM_SIGNED], is_finite=not row[_NOT_FINITE],
-                sha256=tensor.sha256(),
-            )
-            for tensor, row in zip(self._tensors, rows, strict=True)
-        ]  # fmt: skip
-        self.close()
-        return summaries
-
-    def close(self) -> None:
-        """Stop the threads, and drop all tensors."""
-        self._threads.close()
-        self._tensors = []
+    def read(self, numbers: NDArray[np.float64], sums: NDArray[np.int64]) -> Summary:
+        """Return the summary of the whole tensor from its row."""
+        return Summary(
+            shape=self.shape, dtype=self.dtype, norm=math.sqrt(numbers[_SQUARES]),
+            sketch=numbers[:SKETCH_SIZE] - numbers[SKETCH_SIZE:NUM_SIGNED], is_finite=not numbers[_NOT_FINITE],
+            sha256=digest_of(self.dtype, self.shape, sums),
+        )  # fmt: skip
 
 
-def summarize(tensors: Iterable[torch.Tensor], digests: DigestKind) -> list[Summary]:
-    """Return the summary of each named tensor."""
-    summaries = Summaries(digests)
-    try:
-        for value in tensors:
-            summaries.open(value, value.shape).add(value)
-        return summaries.read()
-    finally:
-        summaries.close()
+def read_rows(tensors: Sequence[TensorSummary], others: Sequence[torch.Tensor] = ()) -> tuple[Rows, list[NDArray[Any]]]:
+    """Return the row of each tensor, and other tensors' values; the device is waited for once."""
+    with summarizing():
+        found = host_arrays([*(each for tensor in tensors for each in tensor.row()), *others])
+    rows = iter(found[: 2 * len(tensors)])
+    return list(zip(rows, rows, strict=True)), found[2 * len(tensors) :]
+
+
+def summarize(tensors: Iterable[torch.Tensor], *, unsigned: bool = True, sketched: bool = True) -> list[Summary]:
+    """Return the summary of each tensor."""
+    started = []
+    for value in tensors:
+        started.append(TensorSummary(value, value.shape, unsigned=unsigned, sketched=sketched))
+        started[-1].add(value)
+    return [each.read(*row) for each, row in zip(started, read_rows(started)[0], strict=True)]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,7 +14,7 @@ from plumbline.schema.production import MAX_TRAIL, SpeedTrail
 from plumbline.schema.sketch import keys, to_mark
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
-from plumbline.train.digests import finite, host_array
+from plumbline.train.digests import checksum, finite, host_array, whole_tensor
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.ranks import Ranks
@@ -24,46 +23,7 @@ _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
 _IMPLEMENTATION = ("fused", "foreach", "capturable")
 
-_LANES = 64
-"""Number of sums of one checksum. A moved value changes its lane, or its block of lanes."""
-_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
-"""Odd factor between blocks and between parameters, so that exchanged ones differ. The products wrap around."""
-_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 _DIGITS = 16
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of an FSDP2 shard."""
-    whole: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return whole
-
-
-def _lanes(tensor: torch.Tensor) -> torch.Tensor:
-    """Return checksums of a tensor's words, int64 [64].
-
-    The blocks of 64 words form a square, whose rows and columns are summed: a block that is elsewhere changes both.
-    """
-    words = _whole(tensor).detach().contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
-    side = math.isqrt(max(len(words) // _LANES, 1))
-    whole = len(words) // (side * _LANES) * (side * _LANES)
-    square = words[:whole].view(-1, side, _LANES)
-    rest = words.new_zeros(side * _LANES, dtype=torch.int64)
-    rest[: len(words) - whole] = words[whole:]
-    sums = torch.cat((*(square.sum(place, dtype=torch.int64) for place in (0, 1)), rest.view(side, _LANES)))
-    factors = torch.full((len(sums), 1), _FACTOR, dtype=torch.int64, device=sums.device).cumprod(0)
-    return (sums * factors).sum(0)
-
-
-def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return the combined checksum of tensors, int64 [64], without device synchronisation.
-
-    A digest would copy every weight to the host. Sums of the weights' bits as integers do not: they are exact in any
-    order, so that equal weights have equal sums on every device.
-    """
-    total = torch.zeros(_LANES, dtype=torch.int64, device=device)
-    for tensor in tensors:
-        total = total * _FACTOR + _lanes(tensor).to(device)
-    return total
 
 
 def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
@@ -155,7 +115,7 @@ class TrailObserver(Observer):
             self._sum_weights()
         if len(self._num_rows) < self._num_untimed and self._model is not None:
             norms = [torch.linalg.vector_norm(each.grad) for each in self._model.parameters() if each.grad is not None]
-            self._clipped.append(_whole(torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))))
+            self._clipped.append(whole_tensor(torch.linalg.vector_norm(torch.stack(norms or [torch.zeros(())]))))
 
     def done(self, outcome: StepOutcome) -> None:
         """Record the step's checksums, losses and learning rate."""
@@ -165,7 +125,7 @@ class TrailObserver(Observer):
         self._sums.append(self._fed)
         self._losses.append(outcome.losses)
         if outcome.gradient_norm is not None:
-            self._norms.append(_whole(outcome.gradient_norm.detach()))
+            self._norms.append(whole_tensor(outcome.gradient_norm))
         self._rates.append(outcome.learning_rate)
 
     def weigh(self, engine: Engine, step: int) -> None:

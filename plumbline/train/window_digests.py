@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.portable_parts import DROPOUT_INPUT, DROPOUT_MASK
-from plumbline.schema.sketch import small_sketch
 from plumbline.train.batches import Batch
-from plumbline.train.digests import host_array
-from plumbline.train.portable.steps import Digested, joined, short_digest
-from plumbline.train.recorder import Book, Stage, Tensors
-
-_SAMPLED = 4096
-_THREADS = 8
-
-
-def _digested(array: NDArray[Any]) -> Digested:
-    """Return an array's digest, and a small sketch of evenly spaced elements."""
-    digest, flat = short_digest(array), array.reshape(-1)
-    few = flat[:: max(1, flat.size // _SAMPLED)]
-    return Digested(digest, None if digest is None else tuple(map(float, small_sketch(few))))
+from plumbline.train.digests import host_arrays
+from plumbline.train.engine import StepOutcome
+from plumbline.train.portable.steps import Digested, digested, joined, short_digest
+from plumbline.train.recorder import STAGES, Book, Stage, Tensors
+from plumbline.train.summaries import TensorSummary, read_rows
 
 
 class ModuleDigests(Book[Digested]):
@@ -33,8 +23,8 @@ class ModuleDigests(Book[Digested]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: dict[str, list[Digested]] = {}
-        self._fed: dict[str, list[str | None]] = {}
+        self._opened: list[tuple[Stage, str, TensorSummary]] = []
+        self._fed: list[tuple[str, torch.Tensor]] = []
         self.formats: dict[str, str] = {}
         """Number formats other than fp32."""
 
@@ -42,49 +32,64 @@ class ModuleDigests(Book[Digested]):
         """Digest a module's output, and what a dropout gets and drops."""
         if "dropout" in type(module).__name__.lower() and inputs:
             # What a module computes outside of its children shows in a dropout's input.
-            self._add(f"{name}{DROPOUT_INPUT}", inputs[0])
+            self._output(f"{name}{DROPOUT_INPUT}", inputs[0])
             rate: Any = getattr(module, "p", None)
             if module.training and rate:
-                self._add(f"{name}{DROPOUT_MASK}", (value == 0).float())
-        self._add(name, value)
+                self._output(f"{name}{DROPOUT_MASK}", (value == 0).float())
+        self._output(name, value)
 
-    def _add(self, name: str, value: torch.Tensor) -> None:
-        self._found.setdefault(name, []).append(_digested(host_array(value)))
+    def _output(self, name: str, value: torch.Tensor) -> None:
+        self._add("forward", name, value)
         if value.dtype != torch.float32:
             self.formats[name] = str(value.dtype).removeprefix("torch.")
 
+    def _add(self, stage: Stage, name: str, value: torch.Tensor) -> None:
+        is_sketched = not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
+        self._opened.append((stage, name, TensorSummary(value, value.shape, unsigned=True, sketched=is_sketched)))
+        self._opened[-1][2].add(value)
+
     def feeds(self, local: Batch) -> None:
-        """Digest the fields of a micro-batch."""
-        for name in (name for name in BATCH_FIELDS if name in local):
-            self._fed.setdefault(name, []).append(short_digest(host_array(local[name])))
+        """Store the fields of a micro-batch."""
+        self._fed += [(name, local[name].clone()) for name in BATCH_FIELDS if name in local]
         super().feeds(local)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Do nothing: recomputed modules are digested too."""
 
-    def fed(self) -> tuple[tuple[str, str | None], ...]:
-        """Return one digest for each field of the batch."""
-        return tuple((name, joined(found)) for name, found in self._fed.items())
-
-    def end(self) -> dict[str, Digested]:
-        """Return one digest per module call, with its first sketch."""
-        sketches = {
-            name: next((each.sketch for each in found if each.sketch is not None), None)
-            for name, found in self._found.items()
-            if not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
-        }
-        digests = {name: joined([each.digest for each in found]) for name, found in self._found.items()}
-        return {name: Digested(digest, sketches.get(name)) for name, digest in digests.items()}
-
-    def keep(self, stage: Stage, tensors: Tensors) -> dict[str, Digested]:
-        """Return digest and sketch of each tensor, hashed in threads.
+    def keep(self, stage: Stage, tensors: Tensors) -> None:
+        """Digest tensors of a stage.
 
         Of clipped gradients the last is digested alone: the factor of all others is the same.
         """
-        names = list(tensors)[-1:] if stage == "clipped" else list(tensors)
-        with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-            arrays = [host_array(tensors[name]) for name in names]
-            return dict(zip(names, pool.map(_digested, arrays), strict=True))
+        for name in list(tensors)[-1:] if stage == "clipped" else tensors:
+            self._add(stage, name, tensors[name])
+
+    def done(self, outcome: StepOutcome, loss: float) -> None:  # noqa: ARG002 - as its base
+        """Read all digests from the device."""
+        self.kept = self.read()
+
+    def read(self) -> dict[Stage, dict[str, Digested]]:
+        """Return one digest per tensor and module, with the sketch of its first call."""
+        rows, _ = read_rows([summary for _, _, summary in self._opened])
+        found: dict[Stage, dict[str, list[Digested]]] = {stage: {} for stage in STAGES}
+        for (stage, name, summary), row in zip(self._opened, rows, strict=True):
+            found[stage].setdefault(name, []).append(digested(summary.read(*row)))
+        return {
+            stage: {name: _of_calls(name, calls) for name, calls in named.items()} for stage, named in found.items()
+        }
+
+    def fed(self) -> tuple[tuple[str, str | None], ...]:
+        """Return one digest for each field of the batch."""
+        found: dict[str, list[str | None]] = {}
+        for (name, _), array in zip(self._fed, host_arrays([value for _, value in self._fed]), strict=True):
+            found.setdefault(name, []).append(short_digest(array))
+        return tuple((name, joined(pieces)) for name, pieces in found.items())
+
+
+def _of_calls(name: str, calls: Sequence[Digested]) -> Digested:
+    sketch = next((each.sketch for each in calls if each.sketch is not None), None)
+    is_sketched = not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
+    return Digested(joined([each.digest for each in calls]), sketch if is_sketched else None)
 
 
 def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:

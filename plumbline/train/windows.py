@@ -127,7 +127,7 @@ class WindowRunner:
                     evaluation, arrays = setting.evaluate(engine, at)
         return portable_window(at, recorder.kept, recorder.loss_value).replace(
             fed=outputs.fed(), evaluation=evaluation, formats=outputs.formats,
-            evaluated=(*_fed(arrays), *((name, each.digest) for name, each in evaluated.end().items())),
+            evaluated=(*_fed(arrays), *((name, each.digest) for name, each in evaluated.read()["forward"].items())),
         )  # fmt: skip
 
     def evidence(self) -> PortableEvidence:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.schema.spec import ModelSpec, RunSpec
-from plumbline.train import digests
 from plumbline.train.batches import Batch
 from plumbline.train.ranks import Ranks
 
@@ -22,13 +19,12 @@ DEVICE = torch.device("meta")
 
 
 class Counted(TorchDispatchMode):
-    """Bytes on the device, now and at most, and bytes copied from it without those that are hashed."""
+    """Bytes on the device, now and at most, and bytes copied from it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._live: dict[int, tuple[Any, int]] = {}
-        self._now = self.peak = self.copied = self.hashed = 0
-        self.copies = 0
+        self._now = self.peak = self.copied = self.copies = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -59,17 +55,6 @@ class Counted(TorchDispatchMode):
     def _sweep(self) -> None:
         for key in [key for key, (reference, _) in self._live.items() if reference.expired()]:
             self._now -= self._live.pop(key)[1]
-
-    @contextlib.contextmanager
-    def without_hashes(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Count what is hashed by itself; the fake bytes are neither copied nor hashed."""
-
-        def start(_threads: Any, _digest: Any, piece: torch.Tensor, _after: Any) -> None:
-            self.hashed += piece.numel() * piece.element_size()
-
-        with patch.context() as patched:
-            patched.setattr(digests.HashThreads, "start", start)
-            yield
 
 
 @dataclass

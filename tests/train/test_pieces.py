@@ -26,6 +26,7 @@ from plumbline.schema.errors import ConfigurationError, InvalidInputError, Train
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import ScheduleSpec, write_spec
 from plumbline.train.batches import of_probe
+from plumbline.train.digests import checksum
 from plumbline.train.fingerprint import recorded_variables
 from plumbline.train.numerics import (
     apply_settings,
@@ -36,7 +37,6 @@ from plumbline.train.numerics import (
     restore_states,
 )
 from plumbline.train.optimizers import schedule_factor
-from plumbline.train.trail import checksum
 from plumbline.train.weights import make_weights
 from tests.train.conftest import MODEL, Workshop
 from tests.train.fake_memory import sized

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
-from contextlib import closing
 
 import numpy as np
 import pytest
 import torch
 
-from plumbline.schema.digest import digest_array
 from plumbline.schema.sketch import BLOCK, sketch
 from plumbline.train import digests
-from plumbline.train.digests import HashThreads, TensorDigest, digest_tensors, host_array, norm, norms
-from plumbline.train.summaries import NUM_SIGNED, DeviceSummary, Summaries, summarize
+from plumbline.train.digests import digest_each, host_array, lanes, norm
+from plumbline.train.summaries import NUM_SIGNED, DeviceSummary, TensorSummary, read_rows, summarize
 
 
 def _values(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -24,17 +21,65 @@ def _values(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_pieces_have_the_digest_and_the_sketch_of_the_whole(dtype: torch.dtype) -> None:
     values = _values(BLOCK + 4001, dtype).reshape(4, -1)
-    summaries = Summaries("signed")
-    whole = summaries.open(values[:1], values.shape)
+    whole = TensorSummary(values[:1], values.shape, unsigned=False, sketched=True)
     for row in range(4):
         whole.add(values[row : row + 1], row * values.shape[1])
-    (found,) = summaries.read()
+    found = whole.read(*read_rows([whole])[0][0])
     array = host_array(values)
-    assert (found.sha256, found.shape, found.dtype) == (digest_array(array), tuple(values.shape), dtype)
+    (alone,) = summarize([values], unsigned=False)
+    assert (found.sha256, found.shape, found.dtype) == (alone.sha256, tuple(values.shape), dtype)
     assert np.array_equal(found.sketch, sketch(array))
     assert found.norm == pytest.approx(norm(array), rel=1e-12)
-    (alone,) = summarize([values], "signed")
-    assert (alone.sha256, alone.norm) == (digest_array(array), norm(array))
+    assert (alone.sha256, alone.norm) == (digest_each({"a": values})["a"], norm(array))
+
+
+def test_two_processes_parts_add_up_to_the_whole() -> None:
+    values = _values(BLOCK + 4001).reshape(4, -1)
+    whole, first, second = (TensorSummary(values, values.shape, unsigned=True, sketched=True) for _ in range(3))
+    whole.add(values)
+    first.add(values[:1])
+    second.add(values[1:], values.shape[1])
+    (numbers, sums), *parts = read_rows([whole, first, second])[0]
+    assert np.array_equal(parts[0][1] + parts[1][1], sums)
+    assert parts[0][0] + parts[1][0] == pytest.approx(numbers, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("size", [1, 63, 64, 3 * 64 + 5, 64 * 4096 * 2 + 70])
+def test_a_checksum_is_the_same_on_every_device_and_for_every_split(
+    size: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = _values(size).mul(100).to(dtype)
+    whole, start, pieces = lanes(values), 0, torch.zeros(64, dtype=torch.int64)
+    for piece in values.split(777):
+        pieces += lanes(piece, start)
+        start += len(piece)
+    assert torch.equal(pieces, whole)
+    # What a GPU computes, in main memory.
+    monkeypatch.setattr(digests, "_AT_ONCE", {})
+    monkeypatch.setattr(digests, "_weighed", lambda blocks, factors: (blocks * factors).sum(0))
+    assert torch.equal(lanes(values), whole)
+
+
+@pytest.mark.parametrize("size", [2, 64, 5 * 64 + 3, 64 * 65_536 + 130])
+def test_every_changed_bit_and_every_exchange_changes_the_checksum(size: int) -> None:
+    values = _values(size)
+    right, bits = lanes(values), values.view(torch.int32)
+    for place in {0, 1, size // 2, size - 1}:
+        for bit in (0, 22, 31):
+            bits[place] ^= torch.tensor(1 << bit).to(torch.int32)
+            assert not torch.equal(lanes(values), right)
+            bits[place] ^= torch.tensor(1 << bit).to(torch.int32)
+    exchanged = values.clone()
+    exchanged[[0, size - 1]] = values[[size - 1, 0]]
+    assert not torch.equal(lanes(exchanged), right)
+    assert torch.equal(lanes(values), right)
+
+
+def test_a_digest_tells_shapes_and_formats_apart() -> None:
+    zeros = {str(shape): torch.zeros(shape) for shape in [(4,), (2, 2), (4, 1)]}
+    zeros |= {str(dtype): torch.zeros(4, dtype=dtype) for dtype in (torch.float64, torch.bfloat16, torch.int32)}
+    assert len(set(digest_each(zeros).values())) == len(zeros)
 
 
 @pytest.mark.parametrize("size", [1, 768, BLOCK, 9 * BLOCK + 17])
@@ -45,7 +90,7 @@ def test_a_device_sums_the_same_sketch_and_norm(size: int, num_pieces: int) -> N
     for piece in values.chunk(num_pieces):
         device.add(piece, start)
         start += len(piece)
-    row = device.numbers.numpy()
+    row = device.numbers().numpy()
     expected, length = sketch(values.numpy()), norm(values.numpy())
     assert np.linalg.norm(row[:64] - row[64:NUM_SIGNED] - expected) <= 2e-15 * length
     assert math.sqrt(row[NUM_SIGNED]) == pytest.approx(length, rel=1e-12)
@@ -55,41 +100,13 @@ def test_a_device_sums_the_same_sketch_and_norm(size: int, num_pieces: int) -> N
 def test_a_value_that_is_not_finite_is_noticed_on_host_and_device() -> None:
     values = _values(10)
     values[3] = float("nan")
-    assert not summarize([values], "signed")[0].is_finite
+    assert not summarize([values])[0].is_finite
     device = DeviceSummary(torch.device("cpu"))
     device.add(values, 0)
-    assert device.numbers[NUM_SIGNED + 1] == 1
+    assert device.numbers()[NUM_SIGNED + 1] == 1
 
 
 def test_the_sign_of_zero_counts_only_where_it_is_asked_for() -> None:
     zeros = [torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])]
-    signed, unsigned = ({each.sha256 for each in summarize(zeros, kind)} for kind in ("signed", "unsigned"))
+    signed, unsigned = ({each.sha256 for each in summarize(zeros, unsigned=kind)} for kind in (False, True))
     assert (len(signed), len(unsigned)) == (2, 1)
-
-
-def test_tensors_of_a_device_wait_for_their_digest_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads' own road, on copies in main memory: never more than the bound, and every digest right."""
-    monkeypatch.setattr(digests, "_MOST_BYTES", 40_000)
-    most, lock, copy = [0], threading.Lock(), digests._host_copy
-
-    def seen(tensor: torch.Tensor) -> object:
-        with lock:
-            most[0] = max(most[0], threads._waiting)
-        return copy(tensor)
-
-    monkeypatch.setattr(digests, "_host_copy", seen)
-    tensors = [_values(1000 + place) for place in range(50)]
-    with closing(HashThreads()) as threads:
-        started = [TensorDigest(threads, value.dtype, value.shape) for value in tensors]
-        for digest, value in zip(started, tensors, strict=True):
-            for piece in value.split(400):
-                digest._last = threads.start(digest._digest, piece, digest._last)
-        found = [digest.hexdigest() for digest in started]
-    assert found == [digest_array(value.numpy()) for value in tensors]
-    assert 0 < most[0] <= 40_000
-
-
-def test_norms_and_digests_of_many_tensors_are_those_of_each() -> None:
-    tensors = {"a": _values(100), "b": _values(7, torch.bfloat16)}
-    assert norms(tensors.values()) == [norm(host_array(value)) for value in tensors.values()]
-    assert digest_tensors(tensors) == digest_tensors({name: value.clone() for name, value in tensors.items()})

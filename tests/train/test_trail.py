@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from plumbline.schema.production import SpeedTrail
+from plumbline.train.digests import checksum
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.ranks import Ranks
-from plumbline.train.trail import TrailObserver, checksum
+from plumbline.train.trail import TrailObserver
 
 
 def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:

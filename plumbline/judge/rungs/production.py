@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import has_compiled
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.log import log_of, logged
-from plumbline.judge.rungs.windows import lost_windows
+from plumbline.judge.rungs.order import Part
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.production import ProductionEvidence
@@ -42,6 +41,12 @@ class Checked:
 def _checks(side: LoadedRecord) -> ProductionEvidence | None:
     speed = side.record.evidence.speed
     return speed.production if speed is not None else None
+
+
+def lost_checks(side: LoadedRecord, part: Part) -> str:
+    """Return why a part's own checks were not made, or ""."""
+    checks = _checks(side) if part == "speed" else None
+    return checks.lost if checks is not None else ""
 
 
 def checked(side: LoadedRecord) -> tuple[Checked, ...]:
@@ -78,12 +83,7 @@ def unsteady(pair: Pair) -> Mismatch | None:
 
 
 def production_findings(pair: Pair) -> Iterator[Finding]:
-    """Yield the proof of the candidate's own checks, or that checks are missing where bits may differ."""
-    reasons = [checks.lost for side in (pair.reference, pair.candidate) if (checks := _checks(side)) is not None]
-    why = next(filter(None, (*reasons, lost_windows(pair, "speed"))), "")
-    if why and (log_of(pair.reference, "speed") is None or logged(pair, "speed", is_due=True) is not None):
-        detail = fact("production.lost", why=why)
-        yield Finding(check="production.evidence", outcome="inconclusive", metric="checks", detail=detail)
+    """Yield the proof of the candidate's own checks."""
     spec, checks, tensors = pair.candidate.record.spec.speed, _checks(pair.candidate), checked(pair.candidate)
     if spec is None or checks is None or not checks.formula or checks.lost:
         return

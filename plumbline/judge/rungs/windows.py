@@ -148,11 +148,12 @@ def proven_steps(pair: Pair) -> int:
 def lost_windows(pair: Pair, part: Part) -> str:
     """Return why a part has no comparable windows, or "".
 
-    An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason.
+    An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason,
+    and in the probe a finding of its own.
     """
     found = [windows for _, windows in sides_of(pair, part)]
     why = next((windows.lost for windows in found if windows.lost), "")
-    if not why and not all(windows.unportable for windows in found) and not other_software(pair):
+    if not why and part != "probe" and not all(windows.unportable for windows in found) and not other_software(pair):
         why = next((windows.unportable for windows in found if windows.unportable), "")
     return why
 

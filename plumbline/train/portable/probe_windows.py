@@ -93,7 +93,10 @@ class ProbeWindows:
                     engine.advance()
                 with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
                     engine.step(step, batch)
-                    kept = {stage: digested(found) for stage, found in recorder.kept.items()}
+                    kept = {
+                        stage: {name: digested(each) for name, each in found.items()}
+                        for stage, found in recorder.kept.items()
+                    }
                     windows.append(portable_window(step, kept, recorder.loss_value))
                     # The one step that every run has, however short its time is.
                     if step == 0 and context.draw:

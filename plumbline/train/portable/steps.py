@@ -43,14 +43,11 @@ def joined(digests: Sequence[str | None]) -> str | None:
     return digest_json(list(digests))[:_DIGITS]
 
 
-def digested(summaries: Mapping[str, Summary]) -> dict[str, Digested]:
-    """Return each tensor's short digest and small count-sketch, from its summary."""
-    return {
-        name: Digested(each.sha256[:_DIGITS], tuple(map(float, reduced(each.sketch))))
-        if each.is_finite
-        else Digested(None, None)
-        for name, each in summaries.items()
-    }
+def digested(summary: Summary) -> Digested:
+    """Return a tensor's short digest and small count-sketch."""
+    if not summary.is_finite:
+        return Digested(None, None)
+    return Digested(summary.sha256[:_DIGITS], tuple(map(float, reduced(summary.sketch))))
 
 
 def portable_window(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss: float) -> PortableWindow:
