@@ -129,8 +129,10 @@ def test_history_and_report_tell_of_the_rounds(folder, suite):
 
 def kept_environments(login: str) -> list[Path]:
     """Return the files in which Prefect keeps the environments of this stack's flow runs, keys included."""
-    found = []
-    for folder, _, files in os.walk(tempfile.gettempdir()):  # passes over folders that end meanwhile
+    found, depth = [], len(Path(tempfile.gettempdir()).parts) + 3
+    for folder, folders, files in os.walk(tempfile.gettempdir()):  # passes over folders that end meanwhile
+        if len(Path(folder).parts) > depth:
+            folders.clear()  # others may have filled this place
         if "workspace.json" in files and Path(folder).name.startswith("prefect-workspace-attempt-"):
             with suppress(FileNotFoundError):
                 file = Path(folder, "workspace.json")
