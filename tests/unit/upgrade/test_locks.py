@@ -7,7 +7,10 @@ excerpts in the shape of published files, for neither tool runs without a conda 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from plumbline.environments.locks import LockFiles, Pin, conda, load_lock, parse
 from plumbline.schema.errors import ConfigurationError
 from plumbline.upgrade import PackageChange, changes_between
 from tests.train.test_upgrade import SUITE
+from tests.unit.upgrade.wheels import write_wheel
 
 FILES = Path(__file__).with_name("locks")
 IDNA = "https://files.pythonhosted.org/packages/76/c6/c88e154df9c4e1a2a66ccf0005a88dfb2650c1dffb6f5ce603dfbd452ce3/idna-3.10-py3-none-any.whl"
@@ -156,7 +160,7 @@ BAD = {
     "branch of two words": ("lock.txt", "a @ git+ssh://git@host/a@team/x\n", "a: 'team/x' is a moving reference"),
     "short commit": ("lock.txt", "a @ git+https://host/a@0123abc\n", "'0123abc' is a moving reference"),
     "no commit": ("lock.txt", "a @ git+https://host/a\n", "a: names no commit"),
-    "twice": ("lock.txt", "a==1\na==2\n", "line 1 excludes a 2, which another line pins"),
+    "twice": ("lock.txt", "a==1\na==2\n", "line 2 excludes a 1, which another line pins"),
     "no requirement": ("lock.txt", "a==1\n!!!\n", "is not a requirement"),
     "wildcard": ("lock.txt", "a==1.*\n", "pins no version"),
     "missing include": ("lock.txt", "-r gone.txt\n", "cannot be read"),
@@ -341,6 +345,8 @@ def test_a_repository_of_a_conda_lock_stays_one():
         ("-c bounds.txt\nkern\n", "kern==1.0\nkern<1\n", ""),
         ("-r bounds.txt\nkern==2.0\n", "kern<2\n", ""),
         ("-r bounds.txt\nkern==2.0\n", "kern>=2\n", "2.0"),
+        ("-r bounds.txt\nkern==2.0\n", "kern==2.0+cpu\n", "2.0+cpu"),
+        ("-c bounds.txt\nkern==2.0\n", "kern==2.0+cpu\n", "2.0+cpu"),
     ],
 )
 def test_a_pin_that_a_line_excludes_is_refused_as_pip_refuses_it(lock, bounds, pinned):
@@ -353,6 +359,64 @@ def test_a_pin_that_a_line_excludes_is_refused_as_pip_refuses_it(lock, bounds, p
         ConfigurationError, match=r"(lock|bounds)\.txt: line \d excludes kern \d\.0, which another line pins"
     ):
         parse_lock(files)
+
+
+HASHES = {
+    "the first line has all": ("kern==2.0 {a} {b}\nkern==2.0 {a}\n", "", "a"),
+    "the last line has all": ("kern==2.0 {a}\nkern==2.0 {a} {b}\n", "", "a"),
+    "different spelling": ("kern==2.0 {a}\nKern===2.0 {b} {a}\n", "", "a"),
+    "only the first line has one": ("kern==2.0 {a}\nkern==2.0\n", "", "a"),
+    "included": ("kern==2.0 {a} {b}\n-r more.txt\n", "kern==2.0 {b}\n", "b"),
+    "the constraint has another": ("-c more.txt\nkern==2.0 {a}\n", "kern==2.0 {b}\n", ""),
+    "the constraint has fewer": ("-c more.txt\nkern==2.0 {a} {b}\n", "kern==2.0 {a}\n", "a"),
+    "only the constraint has one": ("-c more.txt\nkern==2.0\n", "kern==2.0 {a}\n", "a"),
+    "the constraint pins": ("-c more.txt\nkern\n", "kern==2.0 {a}\n", "a"),
+    "the line of a range has one": ("-c more.txt\nkern>=2 {a} {b}\n", "kern==2.0\n", "ab"),
+    "none in common": ("kern==2.0 {a}\nkern==2.0 {b}\n", "", ""),
+}
+
+
+def hashed_lock(case: str, **hashes: str) -> LockFiles:
+    """Return the lock of a case, with these hashes at their places."""
+    options = {name: f"--hash=sha256:{value}" for name, value in hashes.items()}
+    texts = [text.format(**options) for text in HASHES[case][:2]]
+    return LockFiles(name="lock.txt", files=dict(zip(("lock.txt", "more.txt"), texts, strict=True)))
+
+
+@pytest.mark.parametrize("case", HASHES)
+def test_a_package_of_two_lines_is_built_from_the_archives_that_both_allow(case):
+    files, expected = hashed_lock(case, a="aa", b="bb"), HASHES[case][2]
+    if expected:
+        assert parse_lock(files).pins["kern"].hashes == tuple(f"sha256:{name * 2}" for name in expected)
+        return
+    with pytest.raises(ConfigurationError, match=r"txt: line \d excludes kern 2\.0, which another line pins"):
+        parse_lock(files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HASHES)
+def test_pip_takes_an_archive_that_the_pin_allows(tmp_path, case):
+    """Of two builds of a version pip prefers the second; uv takes what the last line allows, whatever others say."""
+    write_wheel(tmp_path, "kern", "2.0", {"kern.py": ""})
+    first = tmp_path / "kern-2.0-py3-none-any.whl"
+    second = tmp_path / "kern-2.0-1-py3-none-any.whl"
+    second.write_bytes(first.read_bytes() + b"\0")
+    hashes = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (first, second)]
+    links = zip((first, second), hashes, strict=True)
+    (tmp_path / "page.html").write_text("".join(f"<a href='{w.name}#sha256={h}'>{w.name}</a>" for w, h in links))
+    files = hashed_lock(case, a=hashes[0], b=hashes[1])
+    for name, text in files.files.items():
+        (tmp_path / name).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-index", "--no-deps"]
+    command = [*pip, "--find-links=page.html", "--require-hashes", "--report=-", "-r", "lock.txt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if not HASHES[case][2]:
+        assert "DO NOT MATCH THE HASHES" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    (installed,) = json.loads(done.stdout)["install"]
+    taken = installed["download_info"]["archive_info"]["hashes"]["sha256"]
+    assert f"sha256:{taken}" in parse_lock(files).pins["kern"].hashes
 
 
 def test_a_freeze_in_conda_pins_versions_instead_of_conda_s_folders():
