@@ -241,7 +241,8 @@ def _shown(
 def constraint_lines(culprits: Sequence[Culprit]) -> tuple[str, ...]:
     """Return constraints file lines that exclude the culprits.
 
-    A line pins the current version; if there is none, it excludes the candidate's version. A removed package has none.
+    A line pins the current version, by its archives if the candidate's is equal; if there is none, it excludes the
+    candidate's version. A removed package has none.
     """
     lines = _constraints([change for culprit in culprits for change in culprit.changes])
     return tuple(lines[name] for name in sorted(lines))
@@ -251,7 +252,9 @@ def _constraints(changes: Sequence[PackageChange]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for change in changes:
         if change.current is not None and change.candidate is not None and change.current.version:
-            lines[change.package] = f"{change.package}=={change.current.version}"
+            pin = change.current
+            is_rebuilt = pin.version == change.candidate.version
+            lines[change.package] = pin.requirement if is_rebuilt else f"{pin.name}=={pin.version}"
         elif change.candidate is not None:
             lines[change.package] = f"{change.package}!={change.candidate.version or '*'}"
     return lines

@@ -69,6 +69,11 @@ class Pin(Model):
         """
         return canonicalize_version(self.version), self.url
 
+    def may_equal(self, other: Pin) -> bool:
+        """Return whether one archive may fit both pins."""
+        has_common = not self.hashes or not other.hashes or not {*self.hashes}.isdisjoint(other.hashes)
+        return self.identity == other.identity and has_common
+
     @property
     def shown(self) -> str:
         """Return the version to display.

@@ -19,6 +19,7 @@ from plumbline.cli.main import main
 from plumbline.environments.locks import LockFiles, Pin, conda, load_lock, parse_lock, read_lock
 from plumbline.schema.errors import ConfigurationError
 from plumbline.upgrade import PackageChange, changes_between
+from plumbline.upgrade.report import constraint_lines, culprit_of
 from tests.train.test_upgrade import SUITE
 from tests.unit.upgrade.wheels import write_wheel
 
@@ -166,6 +167,14 @@ BAD = {
     "missing include": ("lock.txt", "-r gone.txt\n", "cannot be read"),
     "loop": ("lock.txt", "-r lock.txt\na==1\n", "includes itself"),
     "include by URL": ("lock.txt", "-r https://x/y.txt\n", "a URL"),
+    "two archives of a version": (
+        "poetry.lock",
+        "".join(
+            f"[[package]]\nname = 'kern'\nversion = '2.0'\ngroups = ['main']\nfiles = [{{ hash = 'sha256:{name}' }}]\n"
+            for name in "ab"
+        ),
+        "kern 2.0 and 2.0 both apply here",
+    ),
     "no TOML": ("uv.lock", "[[", "cannot be parsed"),
     "no project": ("uv.lock", "version = 1\n", "names no project"),
     "no YAML": ("conda-lock.yml", "a: [", "cannot be parsed"),
@@ -206,6 +215,29 @@ def test_changes_are_compared_as_versions_and_name_what_comes_and_goes():
     found = changes_between(pins(a="1.0", b="1", c="1"), pins(a="1.0.0", b="2", d="1"))
     assert [str(change) for change in found] == ["b 1 → 2", "c 1 → absent", "d absent → 1"]
     assert all(isinstance(change, PackageChange) for change in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (("a",), ("b",), ["kern 2.0 → 2.0 (different archives)"]),
+        (("a", "b"), ("c", "d"), ["kern 2.0 → 2.0 (different archives)"]),
+        (("a",), ("a", "b"), []),
+        (("a", "b"), ("b", "c"), []),
+        ((), ("b",), []),
+        (("a",), (), []),
+    ],
+)
+def test_a_version_that_was_built_again_is_a_change(before, after, shown):
+    """An index of the team's own may serve other code as the same version; archives may be added to a release."""
+    ours, theirs = (
+        Pin(name="kern", version="2.0", hashes=tuple(f"sha256:{one}" for one in side)) for side in (before, after)
+    )
+    changes = changes_between({"kern": ours}, {"kern": theirs})
+    assert [str(change) for change in changes] == shown
+    if shown:
+        lines = constraint_lines([culprit_of("numerics", list(changes))])
+        assert lines == (f"kern==2.0 {' '.join(f'--hash=sha256:{one}' for one in before)}",)
 
 
 def test_a_url_that_changes_is_a_change():
