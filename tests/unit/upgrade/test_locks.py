@@ -76,10 +76,35 @@ def test_conda_lock_and_pixi_give_what_comes_from_the_index_and_name_the_rest(mo
     monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")  # the platform of the excerpts
     lock = read_lock(FILES / "conda" / "conda-lock.yml")
     assert versions(lock) == {"requests": "2.31.0"}
-    assert lock.elsewhere == {"ca-certificates": "2023.11.17"}
+    assert lock.elsewhere == {"ca-certificates": "2023.11.17-hbcca054_0"}
     lock = read_lock(FILES / "pixi" / "pixi.lock")
     assert versions(lock) == {"anyio": "4.12.0"}
-    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1", "team-training": "0.1.0"}
+    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1-default_hbd61a6d_102", "team-training": "0.1.0"}
+
+
+@pytest.mark.parametrize(
+    ("lock", "difference"),
+    [
+        ("conda/conda-lock.yml", ("2023.11.17", "2023.12.1", "ca-certificates")),
+        ("conda/conda-lock.yml", ("hbcca054_0", "mkl_0", "ca-certificates")),
+        ("pixi/pixi.lock", ("default_hbd61a6d_102", "mkl_102", "ld-impl-linux-64")),
+        ("pixi-5/pixi.lock", ("default_hbd61a6d_102", "mkl_102", "ld-impl-linux-64")),
+    ],
+)
+def test_a_package_of_conda_s_that_differs_is_named_and_no_pass(tmp_path, monkeypatch, capsys, lock, difference):
+    """The build of a version decides what it does: libblas 3.9.0 is OpenBLAS in one and MKL in another."""
+    monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")
+    before, after = (tmp_path / side / Path(lock).name for side in ("before", "after"))
+    text, (*changed, name) = (FILES / lock).read_text(), difference
+    for path, content in ((before, text), (after, text.replace(*changed))):
+        path.parent.mkdir()
+        path.write_text(content)
+    (tmp_path / "suite.toml").write_text(SUITE)
+    arguments = ["upgrade", str(tmp_path / "suite.toml"), "--work", str(tmp_path / "work"), "--current", str(before)]
+    assert main([*arguments, "--candidate", str(before)]) == 0
+    assert "both locks pin the same packages" in capsys.readouterr().out
+    assert main([*arguments, "--candidate", str(after)]) == 3
+    assert f"not tried, for no Python index serves them: {name}\n" in capsys.readouterr().out
 
 
 def test_requirements_with_includes_constraints_markers_and_options(tmp_path):
@@ -109,7 +134,7 @@ def test_pixi_5_gives_what_comes_from_the_index_and_a_repository(monkeypatch):
     assert versions(lock) == {"anyio": "4.12.0", "kernels": "0.3.0"}
     assert lock.pins["anyio"].hashes == ("sha256:dad2376a628f98eeca4881fc56cd06affd18f659b17a747d3ff0307ced94b1bb",)
     assert lock.pins["kernels"].url == f"git+https://host/team/kernels.git@{COMMIT}"
-    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1", "team-training": "0.1.0"}
+    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1-default_hbd61a6d_102", "team-training": "0.1.0"}
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "pixi.lock", "poetry.lock", "pylock.toml"])
