@@ -42,8 +42,8 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         yield f"  training opens no file of: {', '.join(answer.not_opened)}"
     if answer.not_from_index:
         yield f"  not tried, for no Python index serves them: {', '.join(answer.not_from_index)}"
-    if answer.notes != answer.sentences:
-        yield from (f"  {note}" for note in answer.notes)
+    said = "; ".join(answer.sentences)
+    yield from (f"  {note}" for note in answer.notes if note not in said)
 
 
 def junit_report(answer: UpgradeAnswer) -> str:
@@ -106,7 +106,7 @@ def html_report(answer: UpgradeAnswer) -> str:
 
 
 def _plain(line: str) -> str:
-    return clean(line, 300).replace("`", "")
+    return clean(line, 20_000).replace("`", "")  # a constraint may have a hundred hashes
 
 
 def _links(culprits: tuple[Culprit, ...]) -> list[str]:
