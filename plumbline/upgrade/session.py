@@ -87,10 +87,7 @@ def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
 
 
 def _is_installed(change: PackageChange) -> bool:
-    """Return whether only a build label such as `+cpu` differs.
-
-    Most locks do not pin such a label, for example `+cpu`.
-    """
+    """Return whether only a build label such as `+cpu` differs, which most locks do not pin."""
     if change.current is None or change.candidate is None or change.candidate.url:
         return False
     return change.current.identity[0].partition("+")[0] == change.candidate.identity[0]
