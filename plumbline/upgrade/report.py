@@ -40,10 +40,7 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         yield f"  peak {use.kind}: {use.outcome}; grown: {use.low:+.1%} to {use.high:+.1%}, {use.num_pairs} pairs"
     if answer.not_opened:
         yield f"  training opens no file of: {', '.join(answer.not_opened)}"
-    if answer.not_from_index:
-        yield f"  not tried, for no Python index serves them: {', '.join(answer.not_from_index)}"
-    said = "; ".join(answer.sentences)
-    yield from (f"  {note}" for note in answer.notes if note not in said)
+    yield from (f"  {note}" for note in answer.further_notes)
 
 
 def junit_report(answer: UpgradeAnswer) -> str:
@@ -79,8 +76,7 @@ def summary_report(answer: UpgradeAnswer) -> str:
     lines += ["", *_links(answer.culprits), *_trials(answer)]
     if answer.not_opened:
         lines += ["", f"Training opens no file of {safe(', '.join(answer.not_opened), 2000)}."]
-    if answer.not_from_index:
-        lines += ["", f"Not tried, for no Python index serves them: {safe(', '.join(answer.not_from_index), 2000)}."]
+    lines += ["", *(f"- {safe(note, 2000)}" for note in answer.further_notes)]
     return "\n".join(lines) + "\n"
 
 

@@ -122,10 +122,10 @@ def judge_upgrade(
         here.environments.prune()
     else:
         answer = UpgradeAnswer(verdict="pass", notes=() if others else ("both locks pin the same packages",))
-    if others and answer.verdict == "pass":
-        # What was not tried is not a pass.
-        note = "packages differ that no Python index serves: they were not tried"
-        answer = answer.replace(verdict="inconclusive", notes=(*answer.notes, note))
+    if others:
+        note = f"packages differ that no Python index serves, and were not tried: {', '.join(others)}"
+        verdict = "inconclusive" if answer.verdict == "pass" else answer.verdict
+        answer = answer.replace(verdict=verdict, notes=(*answer.notes, note))
     return answer.replace(**about, notes=(*answer.notes, *unused))
 
 

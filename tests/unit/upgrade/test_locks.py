@@ -103,8 +103,12 @@ def test_a_package_of_conda_s_that_differs_is_named_and_no_pass(tmp_path, monkey
     arguments = ["upgrade", str(tmp_path / "suite.toml"), "--work", str(tmp_path / "work"), "--current", str(before)]
     assert main([*arguments, "--candidate", str(before)]) == 0
     assert "both locks pin the same packages" in capsys.readouterr().out
-    assert main([*arguments, "--candidate", str(after)]) == 3
-    assert f"not tried, for no Python index serves them: {name}\n" in capsys.readouterr().out
+    pages = [tmp_path / "page.html", tmp_path / "summary.md"]
+    reports = [f"--html={pages[0]}", f"--summary={pages[1]}"]
+    assert main([*arguments, "--candidate", str(after), *reports]) == 3
+    sentence = f"packages differ that no Python index serves, and were not tried: {name}"
+    said = [capsys.readouterr().out, *(page.read_text() for page in pages)]
+    assert [text.count(sentence) for text in said] == [1, 1, 1]
 
 
 def test_requirements_with_includes_constraints_markers_and_options(tmp_path):

@@ -93,10 +93,16 @@ def test_a_constraint_of_many_hashes_is_whole(report):
     assert line in report(ANSWER.replace(constraints=(line,)))
 
 
-def test_text_says_once_what_was_not_tried():
-    answer = UpgradeAnswer(verdict="pass", changes=(change("a"),), notes=(UNTIMED, "a.txt: --extra: not used"))
-    text = "\n".join(text_lines(answer))
-    assert [text.count(note) for note in answer.notes] == [1, 1]
+@pytest.mark.parametrize(
+    "report",
+    [lambda answer: "\n".join(text_lines(answer)), summary_report, html_report],
+    ids=["text", "summary", "html"],
+)
+@pytest.mark.parametrize("culprits", [(), (CULPRIT,)])
+def test_a_report_says_each_note_once(report, culprits):
+    notes = (UNTIMED, "a.txt: --extra: not used")
+    answer = UpgradeAnswer(verdict="pass", changes=(change("a"),), notes=notes, culprits=culprits)
+    assert [report(answer).count(note) for note in notes] == [1, 1]
 
 
 def test_text_says_what_was_not_opened():
