@@ -141,6 +141,7 @@ def requirement_pins(files: LockFiles, selection: Selection) -> dict[str, Pin]:
             where = needed[-1].line
             raise ConfigurationError(f"line {where.number} pins no version", where=where.file, hint=_HINT)
         pin = max(pinned, key=lambda pin: sum(use.accepts(pin) for use in uses))
+        # pip takes an archive that all lines allow, or refuses; uv takes the last line's.
         hashed = [use for use in uses if use.hashes]
         common = set(hashed[0].hashes).intersection(*(use.hashes for use in hashed)) if hashed else set()
         excluding = [use.line for use in uses if not use.accepts(pin)] or [use.line for use in hashed if not common]
