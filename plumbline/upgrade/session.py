@@ -78,8 +78,7 @@ def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
     installed = trials.environments.current
     if locks.current is None:
         # Without a lock in force nothing says that a package is to go: what the candidate lacks stays.
-        pins = {name: package.pin for name, package in installed.items()}
-        known = {name: pin for name, pin in pins.items() if name in locks.candidate.pins}
+        known = {name: package.pin for name, package in installed.items() if name in locks.candidate.pins}
         return tuple(change for change in changes_between(known, locks.candidate.pins) if not _is_installed(change))
     changes = changes_between(locks.current.pins, locks.candidate.pins)
     check_current(locks.current, changes, installed)

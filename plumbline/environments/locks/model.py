@@ -76,10 +76,7 @@ class Pin(Model):
 
     @property
     def shown(self) -> str:
-        """Return the version to display.
-
-        If it is unknown: the URL without its scheme.
-        """
+        """Return the version; if unknown, the URL without its scheme."""
         return self.version or self.url.partition("://")[2] or self.url
 
     @property
