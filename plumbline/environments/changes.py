@@ -29,7 +29,8 @@ class PackageChange(Model):
     candidate: Pin | None
 
     def __str__(self) -> str:
-        return f"{self.package} {_shown(self.current)} → {_shown(self.candidate)}"
+        current, candidate = (pin.shown if pin else "absent" for pin in (self.current, self.candidate))
+        return f"{self.package} {current} → {candidate}{' (different archives)' if current == candidate else ''}"
 
 
 class Failure(Model):
@@ -48,19 +49,15 @@ class Failure(Model):
     message: str = Field(default="", max_length=4000)
 
 
-def _shown(pin: Pin | None) -> str:
-    return "absent" if pin is None else pin.shown
-
-
 def changes_between(current: Mapping[str, Pin], candidate: Mapping[str, Pin]) -> tuple[PackageChange, ...]:
     """Return the changed, added and removed packages between locks.
 
-    A package has changed if its version or source differs.
+    A package has changed if its version or source differs, or if no archive has a hash in both locks.
     """
     changes = []
     for package in sorted({*current, *candidate}):
         left, right = current.get(package), candidate.get(package)
-        if left is None or right is None or left.identity != right.identity:
+        if left is None or right is None or not left.may_equal(right):
             changes.append(PackageChange(package=package, current=left, candidate=right))
     return tuple(changes)
 

@@ -166,9 +166,5 @@ def _is_same(change: PackageChange, installed: Installed | None) -> bool:
     """
     if installed is None or change.current is None:
         return False
-    pinned = change.current.identity[0]
-    return (
-        not pinned
-        or pinned in (installed.version, installed.pin.identity[0], installed.pin.identity[0].partition("+")[0])
-        or (pinned.partition("+")[0] == installed.pin.identity[0])
-    )
+    pinned, held = change.current.identity[0], installed.pin.identity[0]
+    return pinned in ("", held, held.partition("+")[0]) or pinned.partition("+")[0] == held

@@ -227,6 +227,12 @@ class UpgradeAnswer(Model):
             return ("; ".join((same, *(note for note in self.notes if note == UNTIMED))),)
         return self.notes or (f"the verdict is {self.verdict}",)
 
+    @property
+    def further_notes(self) -> tuple[str, ...]:
+        """Return the notes that no sentence contains."""
+        said = "; ".join(self.sentences)
+        return tuple(note for note in self.notes if note not in said)
+
     def document(self) -> dict[str, Any]:
         """Return the answer as a JSON document, with exit code and sentences."""
         return {**spoken(self.to_json()), "sentences": list(self.sentences), "exit_code": int(self.exit_code)}

@@ -66,14 +66,14 @@ class LocalTrials:
         return result.replace(seconds=time.monotonic() - began, worker=os.uname().nodename)
 
     def _run(self, trial: Trial) -> TrialResult:
-        if trial.part == "environment":
-            return self._environment(trial)
         if trial.part == "releases":
             releases = tuple(pin for change in trial.changes for pin in self._store.releases(change))
             return TrialResult(trial=trial.name, outcome="same", releases=releases)
         failures = self._store.add(change.candidate for change in trial.changes if change.candidate is not None)
         if failures:
             return TrialResult(trial=trial.name, outcome="cannot-install", failures=failures)
+        if trial.part == "environment":
+            return self._environment(trial)
         environment = self.environments.build(trial.changes)
         try:
             return {
@@ -87,9 +87,6 @@ class LocalTrials:
     def _environment(self, trial: Trial) -> TrialResult:
         """Build a trial's environment, and read the changed packages' metadata."""
         changes = {change.package: change for change in trial.changes}
-        failures = self._store.add(change.candidate for change in trial.changes if change.candidate is not None)
-        if failures:
-            return TrialResult(trial=trial.name, outcome="cannot-install", failures=failures)
         after = self.environments.packages(trial.changes)
         new = {name: after[name] for name in changes if name in after}
         current = self.environments.current

@@ -40,10 +40,7 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         yield f"  peak {use.kind}: {use.outcome}; grown: {use.low:+.1%} to {use.high:+.1%}, {use.num_pairs} pairs"
     if answer.not_opened:
         yield f"  training opens no file of: {', '.join(answer.not_opened)}"
-    if answer.not_from_index:
-        yield f"  not tried, for no Python index serves them: {', '.join(answer.not_from_index)}"
-    if answer.notes != answer.sentences:
-        yield from (f"  {note}" for note in answer.notes)
+    yield from (f"  {note}" for note in answer.further_notes)
 
 
 def junit_report(answer: UpgradeAnswer) -> str:
@@ -79,8 +76,7 @@ def summary_report(answer: UpgradeAnswer) -> str:
     lines += ["", *_links(answer.culprits), *_trials(answer)]
     if answer.not_opened:
         lines += ["", f"Training opens no file of {safe(', '.join(answer.not_opened), 2000)}."]
-    if answer.not_from_index:
-        lines += ["", f"Not tried, for no Python index serves them: {safe(', '.join(answer.not_from_index), 2000)}."]
+    lines += ["", *(f"- {safe(note, 2000)}" for note in answer.further_notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -106,7 +102,7 @@ def html_report(answer: UpgradeAnswer) -> str:
 
 
 def _plain(line: str) -> str:
-    return clean(line, 300).replace("`", "")
+    return clean(line, 20_000).replace("`", "")  # a constraint may have a hundred hashes
 
 
 def _links(culprits: tuple[Culprit, ...]) -> list[str]:
@@ -241,7 +237,8 @@ def _shown(
 def constraint_lines(culprits: Sequence[Culprit]) -> tuple[str, ...]:
     """Return constraints file lines that exclude the culprits.
 
-    A line pins the current version; if there is none, it excludes the candidate's version. A removed package has none.
+    A line pins the current version, by its archives if the candidate's is equal; if there is none, it excludes the
+    candidate's version. A removed package has none.
     """
     lines = _constraints([change for culprit in culprits for change in culprit.changes])
     return tuple(lines[name] for name in sorted(lines))
@@ -251,7 +248,9 @@ def _constraints(changes: Sequence[PackageChange]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for change in changes:
         if change.current is not None and change.candidate is not None and change.current.version:
-            lines[change.package] = f"{change.package}=={change.current.version}"
+            pin = change.current
+            is_rebuilt = pin.version == change.candidate.version
+            lines[change.package] = pin.requirement if is_rebuilt else f"{pin.name}=={pin.version}"
         elif change.candidate is not None:
             lines[change.package] = f"{change.package}!={change.candidate.version or '*'}"
     return lines

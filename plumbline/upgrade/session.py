@@ -5,7 +5,7 @@ The command line and a worker call it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,8 +78,7 @@ def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
     installed = trials.environments.current
     if locks.current is None:
         # Without a lock in force nothing says that a package is to go: what the candidate lacks stays.
-        pins = {name: package.pin for name, package in installed.items()}
-        known = {name: pin for name, pin in pins.items() if name in locks.candidate.pins}
+        known = {name: package.pin for name, package in installed.items() if name in locks.candidate.pins}
         return tuple(change for change in changes_between(known, locks.candidate.pins) if not _is_installed(change))
     changes = changes_between(locks.current.pins, locks.candidate.pins)
     check_current(locks.current, changes, installed)
@@ -87,10 +86,7 @@ def changes_of(locks: Locks, trials: LocalTrials) -> tuple[PackageChange, ...]:
 
 
 def _is_installed(change: PackageChange) -> bool:
-    """Return whether only a build label such as `+cpu` differs.
-
-    Most locks do not pin such a label, for example `+cpu`.
-    """
+    """Return whether only a build label such as `+cpu` differs, which most locks do not pin."""
     if change.current is None or change.candidate is None or change.candidate.url:
         return False
     return change.current.identity[0].partition("+")[0] == change.candidate.identity[0]
@@ -117,27 +113,23 @@ def judge_upgrade(
         "candidate": locks.candidate.where, "candidate_sha256": locks.candidate.sha256,
         "not_from_index": others,
     }  # fmt: skip
-    if not changes:
-        verdict = "inconclusive" if others else "pass"
-        note = "packages differ that no Python index serves" if others else "both locks pin the same packages"
-        return UpgradeAnswer(verdict=verdict, notes=(note, *unused), **about)
-    chosen = suite.workloads[workload]
-    parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
-    say(f"changed packages: {len(changes)}; at most {options.trials} trials, {options.seconds:.0f} s")
-    answer = UpgradeGate(here, suite.gates, parts, options, say).judge(changes)
-    here.environments.prune()
-    answer = answer.replace(**about, notes=(*answer.notes, *unused))
-    if others and answer.verdict == "pass":
-        # What was not tried is not a pass.
-        note = "packages differ that no Python index serves: they were not tried"
-        return answer.replace(verdict="inconclusive", notes=(*answer.notes, note))
-    return answer
+    if changes:
+        chosen = suite.workloads[workload]
+        parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
+        say(f"changed packages: {len(changes)}; at most {options.trials} trials, {options.seconds:.0f} s")
+        answer = UpgradeGate(here, suite.gates, parts, options, say).judge(changes)
+        here.environments.prune()
+    else:
+        answer = UpgradeAnswer(verdict="pass", notes=() if others else ("both locks pin the same packages",))
+    if others:
+        note = f"packages differ that no Python index serves, and were not tried: {', '.join(others)}"
+        verdict = "inconclusive" if answer.verdict == "pass" else answer.verdict
+        answer = answer.replace(verdict=verdict, notes=(*answer.notes, note))
+    return answer.replace(**about, notes=(*answer.notes, *unused))
 
 
 def _elsewhere(locks: Locks) -> tuple[str, ...]:
     """Return changed packages from conda or local folders, which are not tested."""
-    before: Sequence[tuple[str, str]] = tuple(locks.current.elsewhere.items()) if locks.current else ()
     if locks.current is None:
         return ()
-    changed = set(before) ^ set(locks.candidate.elsewhere.items())
-    return tuple(sorted({name for name, _ in changed}))
+    return tuple(sorted({name for name, _ in locks.current.elsewhere.items() ^ locks.candidate.elsewhere.items()}))

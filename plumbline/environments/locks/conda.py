@@ -6,6 +6,7 @@ Packages from a Python index become pins; conda's own packages are listed beside
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from plumbline.environments.locks.model import REPOSITORY, LockEntry, archive_of, referenced_url
 from plumbline.environments.locks.selection import Selection
 from plumbline.schema.errors import ConfigurationError
+
+_ARCHIVE = re.compile(r"([^/]+)-([^/-]+-[^/-]+)\.(?:conda|tar\.bz2)$")
+"""Name, and version with build, of conda's archive: one version has builds with different libraries."""
 
 
 def conda_platform() -> str:
@@ -57,10 +61,6 @@ def pixi_entries(content: dict[str, Any], selection: Selection) -> Iterator[Lock
     for reference in environments[chosen]["packages"][here]:
         url = str(reference.get("pypi") or reference.get("conda"))
         package = known.get(url, {})
-        if "conda" in reference:
-            file = url.rpartition("/")[2].removesuffix(".conda").removesuffix(".tar.bz2")
-            name, _, version = file.rpartition("-")[0].rpartition("-")
-            package = {"name": name, "version": version}
         is_folder = "://" not in url and not archive_of(url)[1]
         yield _entry(package, url, package.get("sha256"), is_elsewhere="conda" in reference or is_folder)
 
@@ -73,6 +73,8 @@ def _entry(package: dict[str, Any], url: str, sha256: object, *, is_elsewhere: b
     name, version = str(package.get("name", "")), str(package.get("version", "")) or archive_of(url)[1]
     if match := REPOSITORY.match(url):
         url = referenced_url(url.removeprefix("git+")) if match[1] == "git" and "#" in url else url
+    elif is_elsewhere and (archive := _ARCHIVE.search(url)):
+        name, version = archive.groups()
     elif version and sha256:
         url = ""
     path = "" if "://" in url else url

@@ -69,12 +69,14 @@ class Pin(Model):
         """
         return canonicalize_version(self.version), self.url
 
+    def may_equal(self, other: Pin) -> bool:
+        """Return whether one archive may fit both pins."""
+        has_common = not self.hashes or not other.hashes or not {*self.hashes}.isdisjoint(other.hashes)
+        return self.identity == other.identity and has_common
+
     @property
     def shown(self) -> str:
-        """Return the version to display.
-
-        If it is unknown: the URL without its scheme.
-        """
+        """Return the version; if unknown, the URL without its scheme."""
         return self.version or self.url.partition("://")[2] or self.url
 
     @property

@@ -51,6 +51,7 @@ class _Use(NamedTuple):
     line: _Line
     is_bound: bool
     requirement: Requirement
+    hashes: tuple[str, ...]
     pin: Pin | None
     """`None` for a range of versions."""
 
@@ -135,14 +136,19 @@ def requirement_pins(files: LockFiles, selection: Selection) -> dict[str, Pin]:
         needed = [use for use in uses if not use.is_bound]
         if not needed:
             continue  # a constraint alone installs nothing
-        pin = next((use.pin for use in (*reversed(needed), *uses) if use.pin), None)
-        if pin is None:
+        pinned = [use.pin for use in (*needed, *uses) if use.pin]
+        if not pinned:
             where = needed[-1].line
             raise ConfigurationError(f"line {where.number} pins no version", where=where.file, hint=_HINT)
-        if excluding := next((use.line for use in uses if not use.accepts(pin)), None):
-            what = f"line {excluding.number} excludes {package} {pin.shown}, which another line pins"
-            raise ConfigurationError(what, where=excluding.file, hint="keep one of them")
-        pins[package] = pin
+        pin = max(pinned, key=lambda pin: sum(use.accepts(pin) for use in uses))
+        # pip takes an archive that all lines allow, or refuses; uv takes the last line's.
+        hashed = [use for use in uses if use.hashes]
+        common = set(hashed[0].hashes).intersection(*(use.hashes for use in hashed)) if hashed else set()
+        excluding = [use.line for use in uses if not use.accepts(pin)] or [use.line for use in hashed if not common]
+        if excluding:
+            what = f"line {excluding[-1].number} excludes {package} {pin.shown}, which another line pins"
+            raise ConfigurationError(what, where=excluding[-1].file, hint="keep one of them")
+        pins[package] = Pin(name=package, version=pin.version, url=pin.url, hashes=tuple(sorted(common)))
     return pins
 
 
@@ -164,10 +170,10 @@ def _uses(files: LockFiles, name: str, *, is_bound: bool = False, seen: tuple[st
             except InvalidRequirement as error:
                 what = f"line {line.number} is not a requirement"
                 raise ConfigurationError(what, where=name, hint=_HINT) from error
-            yield _Use(line, is_bound, requirement, _pin(requirement, hashes, name))
+            yield _Use(line, is_bound, requirement, hashes, _pin(requirement, name))
 
 
-def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin | None:
+def _pin(requirement: Requirement, where: str) -> Pin | None:
     if requirement.url:
         version = archive_of(requirement.url)[1]
         if _CONDA_BUILD.search(requirement.url):
@@ -175,8 +181,8 @@ def _pin(requirement: Requirement, hashes: tuple[str, ...], where: str) -> Pin |
                 hint = "conda installed it from a folder that is gone: write the lock with `pip list --format=freeze`"
                 raise ConfigurationError(f"{requirement.name} has no version", where=where, hint=hint)
             return Pin(name=requirement.name, version=version)
-        return Pin(name=requirement.name, version=version, url=requirement.url, hashes=hashes)
+        return Pin(name=requirement.name, version=version, url=requirement.url)
     specifiers = list(requirement.specifier)
     if len(specifiers) != 1 or specifiers[0].operator not in _EXACT or specifiers[0].version.endswith(".*"):
         return None
-    return Pin(name=requirement.name, version=specifiers[0].version, hashes=hashes)
+    return Pin(name=requirement.name, version=specifiers[0].version)

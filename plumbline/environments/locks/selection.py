@@ -111,7 +111,7 @@ class Selection:
             version = entry.version or archive_of(entry.url)[1]
             pin = Pin(name=entry.name, version=version, url=entry.url, hashes=hashes)
             known = pins.setdefault(pin.name, pin)
-            if known.identity != pin.identity:
+            if not known.may_equal(pin):
                 what = f"{pin.name} {known.shown} and {pin.shown} both apply here: extras or groups conflict"
                 hint = f"{CHOOSE}; a new release of the lock's tool may write the markers that are missing"
                 raise ConfigurationError(what, where=self.where, key="package", hint=hint)

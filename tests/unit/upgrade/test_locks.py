@@ -7,7 +7,10 @@ excerpts in the shape of published files, for neither tool runs without a conda 
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,9 @@ from plumbline.cli.main import main
 from plumbline.environments.locks import LockFiles, Pin, conda, load_lock, parse_lock, read_lock
 from plumbline.schema.errors import ConfigurationError
 from plumbline.upgrade import PackageChange, changes_between
+from plumbline.upgrade.report import constraint_lines, culprit_of
 from tests.train.test_upgrade import SUITE
+from tests.unit.upgrade.wheels import write_wheel
 
 FILES = Path(__file__).with_name("locks")
 IDNA = "https://files.pythonhosted.org/packages/76/c6/c88e154df9c4e1a2a66ccf0005a88dfb2650c1dffb6f5ce603dfbd452ce3/idna-3.10-py3-none-any.whl"
@@ -71,10 +76,39 @@ def test_conda_lock_and_pixi_give_what_comes_from_the_index_and_name_the_rest(mo
     monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")  # the platform of the excerpts
     lock = read_lock(FILES / "conda" / "conda-lock.yml")
     assert versions(lock) == {"requests": "2.31.0"}
-    assert lock.elsewhere == {"ca-certificates": "2023.11.17"}
+    assert lock.elsewhere == {"ca-certificates": "2023.11.17-hbcca054_0"}
     lock = read_lock(FILES / "pixi" / "pixi.lock")
     assert versions(lock) == {"anyio": "4.12.0"}
-    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1", "team-training": "0.1.0"}
+    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1-default_hbd61a6d_102", "team-training": "0.1.0"}
+
+
+@pytest.mark.parametrize(
+    ("lock", "difference"),
+    [
+        ("conda/conda-lock.yml", ("2023.11.17", "2023.12.1", "ca-certificates")),
+        ("conda/conda-lock.yml", ("hbcca054_0", "mkl_0", "ca-certificates")),
+        ("pixi/pixi.lock", ("default_hbd61a6d_102", "mkl_102", "ld-impl-linux-64")),
+        ("pixi-5/pixi.lock", ("default_hbd61a6d_102", "mkl_102", "ld-impl-linux-64")),
+    ],
+)
+def test_a_package_of_conda_s_that_differs_is_named_and_no_pass(tmp_path, monkeypatch, capsys, lock, difference):
+    """The build of a version decides what it does: libblas 3.9.0 is OpenBLAS in one and MKL in another."""
+    monkeypatch.setattr(conda, "conda_platform", lambda: "linux-64")
+    before, after = (tmp_path / side / Path(lock).name for side in ("before", "after"))
+    text, (*changed, name) = (FILES / lock).read_text(), difference
+    for path, content in ((before, text), (after, text.replace(*changed))):
+        path.parent.mkdir()
+        path.write_text(content)
+    (tmp_path / "suite.toml").write_text(SUITE)
+    arguments = ["upgrade", str(tmp_path / "suite.toml"), "--work", str(tmp_path / "work"), "--current", str(before)]
+    assert main([*arguments, "--candidate", str(before)]) == 0
+    assert "both locks pin the same packages" in capsys.readouterr().out
+    pages = [tmp_path / "page.html", tmp_path / "summary.md"]
+    reports = [f"--html={pages[0]}", f"--summary={pages[1]}"]
+    assert main([*arguments, "--candidate", str(after), *reports]) == 3
+    sentence = f"packages differ that no Python index serves, and were not tried: {name}"
+    said = [capsys.readouterr().out, *(page.read_text() for page in pages)]
+    assert [text.count(sentence) for text in said] == [1, 1, 1]
 
 
 def test_requirements_with_includes_constraints_markers_and_options(tmp_path):
@@ -104,7 +138,7 @@ def test_pixi_5_gives_what_comes_from_the_index_and_a_repository(monkeypatch):
     assert versions(lock) == {"anyio": "4.12.0", "kernels": "0.3.0"}
     assert lock.pins["anyio"].hashes == ("sha256:dad2376a628f98eeca4881fc56cd06affd18f659b17a747d3ff0307ced94b1bb",)
     assert lock.pins["kernels"].url == f"git+https://host/team/kernels.git@{COMMIT}"
-    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1", "team-training": "0.1.0"}
+    assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1-default_hbd61a6d_102", "team-training": "0.1.0"}
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "pixi.lock", "poetry.lock", "pylock.toml"])
@@ -156,12 +190,20 @@ BAD = {
     "branch of two words": ("lock.txt", "a @ git+ssh://git@host/a@team/x\n", "a: 'team/x' is a moving reference"),
     "short commit": ("lock.txt", "a @ git+https://host/a@0123abc\n", "'0123abc' is a moving reference"),
     "no commit": ("lock.txt", "a @ git+https://host/a\n", "a: names no commit"),
-    "twice": ("lock.txt", "a==1\na==2\n", "line 1 excludes a 2, which another line pins"),
+    "twice": ("lock.txt", "a==1\na==2\n", "line 2 excludes a 1, which another line pins"),
     "no requirement": ("lock.txt", "a==1\n!!!\n", "is not a requirement"),
     "wildcard": ("lock.txt", "a==1.*\n", "pins no version"),
     "missing include": ("lock.txt", "-r gone.txt\n", "cannot be read"),
     "loop": ("lock.txt", "-r lock.txt\na==1\n", "includes itself"),
     "include by URL": ("lock.txt", "-r https://x/y.txt\n", "a URL"),
+    "two archives of a version": (
+        "poetry.lock",
+        "".join(
+            f"[[package]]\nname = 'kern'\nversion = '2.0'\ngroups = ['main']\nfiles = [{{ hash = 'sha256:{name}' }}]\n"
+            for name in "ab"
+        ),
+        "kern 2.0 and 2.0 both apply here",
+    ),
     "no TOML": ("uv.lock", "[[", "cannot be parsed"),
     "no project": ("uv.lock", "version = 1\n", "names no project"),
     "no YAML": ("conda-lock.yml", "a: [", "cannot be parsed"),
@@ -202,6 +244,29 @@ def test_changes_are_compared_as_versions_and_name_what_comes_and_goes():
     found = changes_between(pins(a="1.0", b="1", c="1"), pins(a="1.0.0", b="2", d="1"))
     assert [str(change) for change in found] == ["b 1 → 2", "c 1 → absent", "d absent → 1"]
     assert all(isinstance(change, PackageChange) for change in found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        (("a",), ("b",), ["kern 2.0 → 2.0 (different archives)"]),
+        (("a", "b"), ("c", "d"), ["kern 2.0 → 2.0 (different archives)"]),
+        (("a",), ("a", "b"), []),
+        (("a", "b"), ("b", "c"), []),
+        ((), ("b",), []),
+        (("a",), (), []),
+    ],
+)
+def test_a_version_that_was_built_again_is_a_change(before, after, shown):
+    """An index of the team's own may serve other code as the same version; archives may be added to a release."""
+    ours, theirs = (
+        Pin(name="kern", version="2.0", hashes=tuple(f"sha256:{one}" for one in side)) for side in (before, after)
+    )
+    changes = changes_between({"kern": ours}, {"kern": theirs})
+    assert [str(change) for change in changes] == shown
+    if shown:
+        lines = constraint_lines([culprit_of("numerics", list(changes))])
+        assert lines == (f"kern==2.0 {' '.join(f'--hash=sha256:{one}' for one in before)}",)
 
 
 def test_a_url_that_changes_is_a_change():
@@ -341,6 +406,8 @@ def test_a_repository_of_a_conda_lock_stays_one():
         ("-c bounds.txt\nkern\n", "kern==1.0\nkern<1\n", ""),
         ("-r bounds.txt\nkern==2.0\n", "kern<2\n", ""),
         ("-r bounds.txt\nkern==2.0\n", "kern>=2\n", "2.0"),
+        ("-r bounds.txt\nkern==2.0\n", "kern==2.0+cpu\n", "2.0+cpu"),
+        ("-c bounds.txt\nkern==2.0\n", "kern==2.0+cpu\n", "2.0+cpu"),
     ],
 )
 def test_a_pin_that_a_line_excludes_is_refused_as_pip_refuses_it(lock, bounds, pinned):
@@ -353,6 +420,64 @@ def test_a_pin_that_a_line_excludes_is_refused_as_pip_refuses_it(lock, bounds, p
         ConfigurationError, match=r"(lock|bounds)\.txt: line \d excludes kern \d\.0, which another line pins"
     ):
         parse_lock(files)
+
+
+HASHES = {
+    "the first line has all": ("kern==2.0 {a} {b}\nkern==2.0 {a}\n", "", "a"),
+    "the last line has all": ("kern==2.0 {a}\nkern==2.0 {a} {b}\n", "", "a"),
+    "different spelling": ("kern==2.0 {a}\nKern===2.0 {b} {a}\n", "", "a"),
+    "only the first line has one": ("kern==2.0 {a}\nkern==2.0\n", "", "a"),
+    "included": ("kern==2.0 {a} {b}\n-r more.txt\n", "kern==2.0 {b}\n", "b"),
+    "the constraint has another": ("-c more.txt\nkern==2.0 {a}\n", "kern==2.0 {b}\n", ""),
+    "the constraint has fewer": ("-c more.txt\nkern==2.0 {a} {b}\n", "kern==2.0 {a}\n", "a"),
+    "only the constraint has one": ("-c more.txt\nkern==2.0\n", "kern==2.0 {a}\n", "a"),
+    "the constraint pins": ("-c more.txt\nkern\n", "kern==2.0 {a}\n", "a"),
+    "the line of a range has one": ("-c more.txt\nkern>=2 {a} {b}\n", "kern==2.0\n", "ab"),
+    "none in common": ("kern==2.0 {a}\nkern==2.0 {b}\n", "", ""),
+}
+
+
+def hashed_lock(case: str, **hashes: str) -> LockFiles:
+    """Return the lock of a case, with these hashes at their places."""
+    options = {name: f"--hash=sha256:{value}" for name, value in hashes.items()}
+    texts = [text.format(**options) for text in HASHES[case][:2]]
+    return LockFiles(name="lock.txt", files=dict(zip(("lock.txt", "more.txt"), texts, strict=True)))
+
+
+@pytest.mark.parametrize("case", HASHES)
+def test_a_package_of_two_lines_is_built_from_the_archives_that_both_allow(case):
+    files, expected = hashed_lock(case, a="aa", b="bb"), HASHES[case][2]
+    if expected:
+        assert parse_lock(files).pins["kern"].hashes == tuple(f"sha256:{name * 2}" for name in expected)
+        return
+    with pytest.raises(ConfigurationError, match=r"txt: line \d excludes kern 2\.0, which another line pins"):
+        parse_lock(files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HASHES)
+def test_pip_takes_an_archive_that_the_pin_allows(tmp_path, case):
+    """Of two builds of a version pip prefers the second; uv takes what the last line allows, whatever others say."""
+    write_wheel(tmp_path, "kern", "2.0", {"kern.py": ""})
+    first = tmp_path / "kern-2.0-py3-none-any.whl"
+    second = tmp_path / "kern-2.0-1-py3-none-any.whl"
+    second.write_bytes(first.read_bytes() + b"\0")
+    hashes = [hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in (first, second)]
+    links = zip((first, second), hashes, strict=True)
+    (tmp_path / "page.html").write_text("".join(f"<a href='{w.name}#sha256={h}'>{w.name}</a>" for w, h in links))
+    files = hashed_lock(case, a=hashes[0], b=hashes[1])
+    for name, text in files.files.items():
+        (tmp_path / name).write_text(text)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--no-index", "--no-deps"]
+    command = [*pip, "--find-links=page.html", "--require-hashes", "--report=-", "-r", "lock.txt"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if not HASHES[case][2]:
+        assert "DO NOT MATCH THE HASHES" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    (installed,) = json.loads(done.stdout)["install"]
+    taken = installed["download_info"]["archive_info"]["hashes"]["sha256"]
+    assert f"sha256:{taken}" in parse_lock(files).pins["kern"].hashes
 
 
 def test_a_freeze_in_conda_pins_versions_instead_of_conda_s_folders():

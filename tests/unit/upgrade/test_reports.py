@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.environments.changes import Failure
 from plumbline.upgrade import UpgradeAnswer
-from plumbline.upgrade.answer import Speed, TrialLine
+from plumbline.upgrade.answer import UNTIMED, Speed, TrialLine
 from plumbline.upgrade.comparison import PairedDrop
 from plumbline.upgrade.report import (
     comment_report,
@@ -84,6 +84,25 @@ def test_junit_counts_a_culprit_as_a_failure_and_the_unknown_as_an_error():
     unknown = parse(junit_report(UpgradeAnswer(verdict="inconclusive", notes=("no answer",))))
     assert unknown.get("errors") == "1"
     assert parse(junit_report(UpgradeAnswer(verdict="pass", changes=(change("a"),)))).get("failures") == "0"
+
+
+@pytest.mark.parametrize("report", [html_report, summary_report, comment_report])
+def test_a_constraint_of_many_hashes_is_whole(report):
+    """numpy's releases have 70 archives; pip refuses half a hash."""
+    line = f"kern==1.0 {' '.join(f'--hash=sha256:{number:064x}' for number in range(100))}"
+    assert line in report(ANSWER.replace(constraints=(line,)))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [lambda answer: "\n".join(text_lines(answer)), summary_report, html_report],
+    ids=["text", "summary", "html"],
+)
+@pytest.mark.parametrize("culprits", [(), (CULPRIT,)])
+def test_a_report_says_each_note_once(report, culprits):
+    notes = (UNTIMED, "a.txt: --extra: not used")
+    answer = UpgradeAnswer(verdict="pass", changes=(change("a"),), notes=notes, culprits=culprits)
+    assert [report(answer).count(note) for note in notes] == [1, 1]
 
 
 def test_text_says_what_was_not_opened():
