@@ -12,7 +12,7 @@ from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.segments import MetricHistory
 from plumbline.judge.statistics.distributions import t_quantile
-from plumbline.judge.statistics.samples import autocorrelation
+from plumbline.judge.statistics.samples import autocorrelation, quantile
 from plumbline.schema import limits
 from plumbline.schema.base import Model
 
@@ -37,7 +37,7 @@ def noise_floor(values: Sequence[float]) -> NoiseFloor:
     kept = np.array([value for value in values if math.isfinite(value) and value > 0])
     if not len(kept):
         return NoiseFloor(runs=0)
-    scores, middle = np.log(kept), float(np.median(kept))
+    scores, middle = np.log(kept), quantile(kept)
     if len(kept) < limits.SIDE_NIGHTS:
         return NoiseFloor(runs=len(kept), mean=middle)
     reference = reference_of(scores, floor=1e-6, is_whole=True)

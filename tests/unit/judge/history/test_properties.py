@@ -108,7 +108,8 @@ def test_any_experiment_is_answered_or_open(blocks: list[list[float]], reruns: l
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(ANY, max_size=30), st.lists(ANY, max_size=30))
+@example(left=[1e308, 1.1e308], right=[])
+@given(left=st.lists(ANY, max_size=30), right=st.lists(ANY, max_size=30))
 def test_any_runs_have_a_noise_floor_and_an_equivalence(left: list[float], right: list[float]) -> None:
     floor = noise_floor(left)
     assert floor.runs == sum(math.isfinite(value) and value > 0 for value in left)
