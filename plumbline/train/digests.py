@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -25,8 +25,8 @@ LANES = 64
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 _KEYED, _GROUPS = 1 << 16, 1 << 12
 """Blocks that have a key of their own, and such groups of blocks, each with a further one: 2^34 words."""
-_AT_ONCE = {"cpu": 1 << 12}
-"""Blocks that are multiplied at once: in a CPU's cache, and on other devices in 32 MiB."""
+_IN_CACHE = 1 << 12
+"""Blocks that a CPU multiplies at once; a device those of a group, in 32 MiB."""
 _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
 """Odd factor between tensors, so that exchanged ones differ. Products wrap around."""
 
@@ -36,25 +36,32 @@ def host_array(tensor: torch.Tensor) -> NDArray[Any]:
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
-    return np.asarray(tensor.cpu().contiguous().numpy())
+    return np.asarray(tensor.cpu().numpy(), order="C")
 
 
-def host_arrays(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-    """Return many tensors' values with one device-to-host copy."""
-    if all(tensor.device.type == "cpu" for tensor in tensors):
-        return [host_array(tensor) for tensor in tensors]
-    flat = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
-    pieces = torch.cat(flat).cpu().split([len(each) for each in flat])
-    return [
-        host_array(piece.view(tensor.dtype).reshape(tensor.shape))
-        for piece, tensor in zip(pieces, tensors, strict=True)
-    ]
+def host_arrays(values: Sequence[torch.Tensor | NDArray[Any]]) -> list[NDArray[Any]]:
+    """Return values as NumPy arrays, with one device-to-host copy of all tensors."""
+    tensors = [value.detach().contiguous() for value in values if _is_on_device(value)]
+    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
+    pieces = torch.cat(flat).cpu().split([len(each) for each in flat]) if flat else ()
+    moved = (piece.view(tensor.dtype).reshape(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True))
+    read = (next(moved) if _is_on_device(value) else value for value in values)
+    return [value if isinstance(value, np.ndarray) else host_array(value) for value in read]
+
+
+def _is_on_device(value: torch.Tensor | NDArray[Any]) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
 
 
 @cache
-def _keys(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return odd factors of blocks [65536, 1] and of groups [4096], int64."""
-    blocks, groups = (torch.from_numpy(each.copy()).to(device) for each in (keys(1, _KEYED)[0], keys(_GROUPS, 1)[:, 0]))
+def _host_keys() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return odd factors of blocks [65536] and of groups of them [4096]."""
+    return keys(1, _KEYED)[0].copy(), keys(_GROUPS, 1)[:, 0].copy()
+
+
+@cache
+def _device_keys(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    blocks, groups = (torch.from_numpy(each).to(device) for each in _host_keys())
     return blocks[:, None], groups
 
 
@@ -64,36 +71,59 @@ def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return whole.detach()
 
 
-def _weighed(blocks: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Return the sum of blocks, each times its factor, int64 [64]."""
-    if blocks.device.type == "cpu":  # torch's own threads cost more than they save
-        return torch.from_numpy(np.einsum("ij,ik->k", factors.numpy(), blocks.numpy()))
-    return (blocks * factors).sum(0)
+def _spans(num: int, start: int, at_once: int) -> Iterator[tuple[slice, int, slice, int]]:
+    """Yield (words, place in the first block, blocks of a group, group) to multiply at once: blocks, or part of one."""
+    first = 0
+    while first < num:
+        (block, place), left = divmod(start + first, LANES), num - first
+        is_part = place or left < LANES
+        size = min(LANES - place, left) if is_part else min(left // LANES, at_once - block % at_once) * LANES
+        group, block = divmod(block, _KEYED)
+        yield slice(first, first + size), place, slice(block, block + max(size // LANES, 1)), group
+        first += size
+
+
+def host_lanes(array: NDArray[Any], start: int = 0) -> NDArray[np.int64]:
+    """Return the checksum of a CPU tensor's values, int64 [64]; torch's own threads cost more than they save."""
+    words = np.ascontiguousarray(array).reshape(-1).view(f"i{array.itemsize}")
+    (by_block, by_group), total = _host_keys(), np.zeros(LANES, np.int64)
+    for span, place, blocks, group in _spans(len(words), start, _IN_CACHE):
+        piece = words[span]
+        if len(piece) < LANES:
+            total[place : place + len(piece)] += piece * (by_block[blocks] * by_group[group])
+        else:
+            total += np.einsum("i,ik->k", by_block[blocks], piece.reshape(-1, LANES)) * by_group[group]
+    return total
+
+
+def device_lanes(tensor: torch.Tensor, start: int = 0) -> torch.Tensor:
+    """Return the same checksum, int64 [64], computed by torch on the tensor's device."""
+    words = tensor.contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
+    by_block, by_group = _device_keys(tensor.device)
+    total = torch.zeros(LANES, dtype=torch.int64, device=tensor.device)
+    for span, place, blocks, group in _spans(len(words), start, _KEYED):
+        piece = words[span]
+        if len(piece) < LANES:
+            total[place : place + len(piece)] += piece * (by_block[blocks, 0] * by_group[group])
+        else:
+            total += (piece.view(-1, LANES) * by_block[blocks]).sum(0) * by_group[group]
+    return total
+
+
+def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a CPU tensor's values, or its bits where NumPy has no such format."""
+    return np.asarray((tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy())
 
 
 def lanes(tensor: torch.Tensor, start: int = 0) -> torch.Tensor:
     """Return the checksum of values that begin at element `start` of a tensor, int64 [64].
 
-    A word is multiplied by the key of its block of 64, and added to its lane. Single changes always show, as odd
+    A word is multiplied by the keys of its block of 64, and added to its lane. Single changes always show, as odd
     factors lose no bit; the checksums of all pieces add up to the whole's.
     """
-    words = tensor.contiguous().reshape(-1).view(_WORDS[tensor.element_size()])
-    by_block, by_group = _keys(tensor.device)
-    total = torch.zeros(LANES, dtype=torch.int64, device=tensor.device)
-    first, at_once = 0, _AT_ONCE.get(tensor.device.type, _KEYED)
-    while first < len(words):
-        group, block = divmod((start + first) // LANES, _KEYED)
-        place, left = (start + first) % LANES, len(words) - first
-        if place or left < LANES:
-            size = min(LANES - place, left)
-            piece = words.new_zeros((1, LANES))
-            piece[0, place : place + size] = words[first : first + size]
-        else:
-            size = min(left // LANES, at_once - block % at_once) * LANES
-            piece = words[first : first + size].view(-1, LANES)
-        total += _weighed(piece, by_block[block : block + len(piece)]) * by_group[group]
-        first += size
-    return total
+    if tensor.device.type == "cpu":
+        return torch.from_numpy(host_lanes(bits_of(tensor), start))
+    return device_lanes(tensor, start)
 
 
 def checksum(tensors: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:

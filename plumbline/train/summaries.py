@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.sketch import BLOCK, RunningSketch, block_salt, element_codes
-from plumbline.train.digests import LANES, digest_of, host_array, host_arrays, lanes
+from plumbline.train.digests import LANES, bits_of, device_lanes, digest_of, host_array, host_arrays, host_lanes
 
 Rows = list[tuple[NDArray[Any], NDArray[Any]]]
 """Numbers, float64 [130], and checksum, int64 [64], of each tensor."""
@@ -74,8 +74,10 @@ class _OnHost:
     def __init__(self, *, sketched: bool) -> None:
         self._sketch, self._sketched = RunningSketch(), sketched
         self._squares, self._is_finite = 0.0, True
+        self.sums = np.zeros(LANES, np.int64)
 
     def add(self, piece: torch.Tensor, start: int) -> None:
+        self.sums += host_lanes(bits_of(piece), start)
         array = host_array(piece)
         flat = array.reshape(-1).astype(np.float64, copy=False)
         if self._sketched:
@@ -83,9 +85,8 @@ class _OnHost:
         self._squares += float(np.dot(flat, flat))
         self._is_finite &= bool(np.isfinite(self._squares)) or bool(np.isfinite(array).all())
 
-    def numbers(self) -> torch.Tensor:
-        last = [self._squares, not self._is_finite]
-        return torch.from_numpy(np.concatenate((self._sketch.signed(), last)))
+    def numbers(self) -> NDArray[np.float64]:
+        return np.concatenate((self._sketch.signed(), [self._squares, not self._is_finite]))
 
 
 class DeviceSummary:
@@ -93,9 +94,11 @@ class DeviceSummary:
 
     def __init__(self, device: torch.device, *, sketched: bool = True) -> None:
         self._numbers, self._sketched = torch.zeros(_ROW, dtype=torch.float64, device=device), sketched
+        self.sums = torch.zeros(LANES, dtype=torch.int64, device=device)
 
     def add(self, piece: torch.Tensor, start: int) -> None:
         """Add values that start at element `start` of the whole tensor."""
+        self.sums += device_lanes(piece, start)
         flat, first = piece.reshape(-1), 0
         while first < len(flat):
             block, place = divmod(start + first, BLOCK)
@@ -146,7 +149,6 @@ class TensorSummary:
         self.shape, self.dtype, self._unsigned = tuple(map(int, shape)), value.dtype, unsigned
         is_on_host = value.device.type == "cpu"
         self._values = _OnHost(sketched=sketched) if is_on_host else DeviceSummary(value.device, sketched=sketched)
-        self._sums = torch.zeros(LANES, dtype=torch.int64, device=value.device)
         self.size = 0
         """Number of elements so far."""
 
@@ -157,12 +159,11 @@ class TensorSummary:
             if self._unsigned:
                 piece = piece + 0.0
             self._values.add(piece, start)
-            self._sums += lanes(piece, start)
             self.size += piece.numel()
 
-    def row(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def row(self) -> tuple[torch.Tensor | NDArray[Any], torch.Tensor | NDArray[Any]]:
         """Return numbers, float64 [130], and checksum, int64 [64], on the tensor's device."""
-        return self._values.numbers(), self._sums
+        return self._values.numbers(), self._values.sums
 
     def read(self, numbers: NDArray[np.float64], sums: NDArray[np.int64]) -> Summary:
         """Return the summary of the whole tensor from its row."""
