@@ -66,6 +66,11 @@ class Pair:
     infinite where kernels round differently: only numbers that are not finite count there."""
 
     @property
+    def sides(self) -> tuple[tuple[str, LoadedRecord], ...]:
+        """Return both records with their roles."""
+        return ("reference", self.reference), ("candidate", self.candidate)
+
+    @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
         """Return both probe runs, or `None` if a record has none."""
         left, right = self.reference.record.evidence.probe, self.candidate.record.evidence.probe
@@ -74,8 +79,7 @@ class Pair:
     @property
     def precision(self) -> Precision:
         """Return the probe's precision in the spec."""
-        probe = self.reference.record.spec.probe
-        return probe.precision if probe else "fp32"
+        return self.reference.record.spec.precision_of("probe")
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:

@@ -28,7 +28,7 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import proof_places, window_places
 from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, SpeedSpec
+from plumbline.schema.spec import PARTS, LearnSpec, Precision, ProbeSpec, SpeedSpec
 
 _GENERATORS = frozenset({"python", "numpy", "torch"})
 _GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
@@ -63,8 +63,8 @@ def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
 
 def _precision(record: RunRecord) -> Precision:
     """Return the precision of the recorded probe steps."""
-    own, probe = record.experiment.precision if record.experiment else None, record.spec.probe
-    return own or (probe.precision if probe else "fp32")
+    own = record.experiment.precision if record.experiment else None
+    return own or record.spec.precision_of("probe")
 
 
 def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
@@ -308,7 +308,7 @@ _TABLE: tuple[tuple[str, When, Callable[[LoadedRecord, Any, Any], Iterator[Gap]]
     ("speed", "training", _speed_checks),
     ("speed", "training", partial(_windows, "speed")),
     ("", "always", _selfcheck),
-    *((part, "training", partial(_proofs, part)) for part in ("probe", "speed", "learn")),
+    *((part, "training", partial(_proofs, part)) for part in PARTS),
 )
 """Part whose evidence is checked, if the record has it (empty: the whole record), when, and what yields the gaps."""
 

@@ -11,7 +11,7 @@ from itertools import pairwise, repeat
 from typing import Any, Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.rungs.log import batches_of_probe, log_of
+from plumbline.judge.rungs.log import Trained, batches_of_probe, log_of
 from plumbline.judge.rungs.production import checked
 from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
@@ -87,7 +87,7 @@ def _clipping(loaded: LoadedRecord) -> Mismatch | None:
     return None
 
 
-def _dropout(part: Literal["speed", "learn"]) -> Check:
+def _dropout(part: Trained) -> Check:
     """Return the check of a built model's dropout rate against the spec."""
 
     def check(loaded: LoadedRecord) -> Mismatch | None:
@@ -113,7 +113,7 @@ def _probe_update(loaded: LoadedRecord) -> Mismatch | None:
     return None
 
 
-def _update(part: Literal["speed", "learn"]) -> Check:
+def _update(part: Trained) -> Check:
     """Return the check of a log for updates that wrongly left the weights unchanged."""
 
     def check(loaded: LoadedRecord) -> Mismatch | None:

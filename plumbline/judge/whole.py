@@ -18,6 +18,7 @@ from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import Evidence, SpeedEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import PARTS
 from plumbline.schema.verdict import Finding, Outcome
 
 
@@ -115,7 +116,7 @@ def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
     wanted, held = (_named_checks(side.speed, kernels=has_kernels[1]) for side in (known, found))
     if found.speed and not is_lost and not wanted <= held:
         yield Gap("production.evidence", "checks", fact("gap.checks"))
-    for part in ("probe", "learn") if is_lost else ("probe", "speed", "learn"):
+    for part in ("probe", "learn") if is_lost else PARTS:
         proofs = [each.proofs if (each := getattr(side, part)) else () for side in (known, found)]
         # Without their forms in fp64 the outputs and gradients of modules prove nothing. A proof lists `state` only if
         # it changed. Which steps these are, each night draws anew.

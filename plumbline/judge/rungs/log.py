@@ -27,7 +27,7 @@ from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-Part = Literal["speed", "learn"]
+Trained = Literal["speed", "learn"]
 _WHOLE = "whole"
 """Name of the digest of a whole batch, where its other fields have none of their own."""
 
@@ -48,7 +48,7 @@ class Log:
     resumed_at: Sequence[int] = ()
 
 
-def log_of(side: LoadedRecord, part: Part) -> Log | None:
+def log_of(side: LoadedRecord, part: Trained) -> Log | None:
     """Return what a training part logged; `None` without it."""
     speed, learn = side.record.evidence.speed, side.record.evidence.learn
     if part == "speed":
@@ -85,7 +85,7 @@ class _Apart:
     why: Statement
 
 
-def logged(pair: Pair, part: Part, *, is_due: bool | None = None) -> Mismatch | None:
+def logged(pair: Pair, part: Trained, *, is_due: bool | None = None) -> Mismatch | None:
     """Return the first different entry of a part's logs.
 
     `is_due`: whether losses, norms and weights must have equal bits; by default, where the machines owe them.
@@ -100,7 +100,7 @@ def logged(pair: Pair, part: Part, *, is_due: bool | None = None) -> Mismatch | 
     return None if found is None else _mismatch(part, found, is_due=is_due, shown=found is exact)
 
 
-def _mismatch(part: Part, found: _Apart, *, is_due: bool, shown: bool) -> Mismatch:
+def _mismatch(part: Trained, found: _Apart, *, is_due: bool, shown: bool) -> Mismatch:
     check, whose = f"{part}.{'bits' if is_due else 'exact'}", fact("log.reference")
     metric = fact("log.differs", what=found.at, step=found.step, part=part, whose=whose)
     finding = Finding(check=check, outcome="drift", metric=metric, observed=found.step, detail=found.why)
@@ -110,7 +110,7 @@ def _mismatch(part: Part, found: _Apart, *, is_due: bool, shown: bool) -> Mismat
     return Mismatch(part, at, (finding,), (suspicion,), basis="given")
 
 
-def _exact(pair: Pair, part: Part, left: Log, right: Log) -> Iterator[_Apart]:
+def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]:
     """Yield what differs on every machine, in the order within a step."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
         why = fact("log.dropout", dropout=right.dropout or "0", reference=left.dropout or "0")
@@ -156,7 +156,7 @@ def _batches(
         return
 
 
-def bits_due(pair: Pair, part: Part) -> bool:
+def bits_due(pair: Pair, part: Trained) -> bool:
     """Return whether a part must have equal bits on both sides.
 
     On a GPU, kernels of `speed` may be chosen by their time, night by night: equal operations show that they are not.
@@ -206,10 +206,10 @@ def _first_loss(pair: Pair, left: Log, right: Log) -> _Apart | None:
     """Return the first loss that differs by more than rounding can explain."""
     if not left.losses or not right.losses or None in left.losses or None in right.losses:
         return None
-    spec = pair.reference.record.spec.learn
+    precision = pair.reference.record.spec.precision_of("learn")
     ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
     # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
-    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
+    if abs(theirs - ours) > limit_of("gradient", precision) * max(abs(ours), 1.0):
         return _Apart(0, "loss", "loss", "unattributed", fact("log.first-loss", loss=theirs, reference=ours))
     most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
     place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import has_compiled
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.order import Part
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.production import ProductionEvidence
+from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import floor_of, kernel_limits
 from plumbline.schema.verdict import Divergence, Finding, Note, Stage
 
@@ -43,7 +43,7 @@ def _checks(side: LoadedRecord) -> ProductionEvidence | None:
     return speed.production if speed is not None else None
 
 
-def lost_checks(side: LoadedRecord, part: Part) -> str:
+def lost_checks(side: LoadedRecord, part: PartName) -> str:
     """Return why a part's own checks were not made, or ""."""
     checks = _checks(side) if part == "speed" else None
     return checks.lost if checks is not None else ""
