@@ -93,10 +93,10 @@ def _dropout(part: Trained) -> Check:
     def check(loaded: LoadedRecord) -> Mismatch | None:
         log, spec = log_of(loaded, part), getattr(loaded.record.spec, part)
         # A family may have layers that never drop an element.
-        built = {*(log.dropout or "").split(", ")} - {""} if log is not None else set[str]()
-        if spec is None or not built or built - {"0.0"} == {str(spec.dropout)} - {"0.0"}:
+        built = set(log.dropout or ()) if log is not None else set[float]()
+        if spec is None or not built or built - {0.0} == {spec.dropout} - {0.0}:
             return None
-        rates = ", ".join(sorted(built))
+        rates = ", ".join(map(str, sorted(built)))
         return _mismatch(
             "rng", "rng", 0, "dropout", fact("stated.dropout", part=part, dropout=rates, wanted=spec.dropout)
         )

@@ -80,8 +80,6 @@ class ModelEvidence(Model):
     parameters: tuple[Parameter, ...] = Field(max_length=_MANY, fail_fast=True)
     modules: tuple[tuple[Label, Text], ...] = Field(max_length=_MANY, fail_fast=True)
     """(name, class with its settings, as in `LayerNorm(eps=1e-12)`) of every module, in the order of registration."""
-    architecture_sha256: Sha256
-    """SHA-256 of parameter names, shapes and modules."""
     weights_sha256: Sha256
     """Digest of all initial values, by name."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, ShortDigest, Step, Text
+from plumbline.schema.base import Count, FailFast, Label, Model, Number, ShortDigest, Step, Text
 
 MAX_LOGGED = 10_000
 """Maximum number of steps of `speed` or `learn` whose batches and rates a record contains: the first ones."""
@@ -37,8 +37,8 @@ class SpeedTrail(Model):
     """What that process had otherwise in an earlier step; `weights`: nothing, so that an update differs."""
     generators: tuple[tuple[Step, ShortDigest], ...] = Field(default=(), max_length=32, fail_fast=True)
     """(number of steps done, checksum of the random generators of all processes)."""
-    settings: dict[Label, Scalar] = Field(default={}, max_length=100)
-    """Settings that the built model and optimizer have: attention, fused, foreach, dropout, compiled."""
+    dropout: tuple[Number, ...] | None = Field(default=None, max_length=1000, fail_fast=True)
+    """The probabilities of the model's dropout layers as they were built, each once."""
 
 
 class KernelError(Model):

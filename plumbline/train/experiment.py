@@ -32,7 +32,6 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
     steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
     return probe.replace(
         precision=experiment.precision or probe.precision,
-        attention=experiment.attention or probe.attention,
         tap_steps=tuple(steps),
         portable_steps=probe.portable_steps if experiment.portable else 0,
     )

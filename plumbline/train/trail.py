@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,7 +12,6 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.production import MAX_LOGGED, Apart, SpeedTrail
 from plumbline.schema.sketch import keys, to_mark
 from plumbline.train.batches import Batch
-from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import checksum, finite, host_array, whole_tensor
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.numerics import digest_states, read_states
@@ -21,22 +19,6 @@ from plumbline.train.ranks import Ranks
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
-_IMPLEMENTATION = ("fused", "foreach", "capturable")
-
-
-def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
-    """Return the model and optimizer settings that select kernels."""
-    group = engine.optimizer.param_groups[0]
-    rates = sorted({float(module.p) for module in engine.bare.modules() if isinstance(module, nn.Dropout)})
-    return {
-        "attention": attention_of(engine.bare),
-        **{f"optimizer.{name}": group.get(name) for name in _IMPLEMENTATION},
-        "optimizer": type(engine.optimizer).__name__,
-        "dropout": ", ".join(map(str, rates)),
-        "compiled": compiled,
-        "loss_scaling": engine.scaler is not None,
-        **({"distributed": "fsdp"} if engine.is_sharded else {}),
-    }
 
 
 def _first_apart(steps: Sequence[int], values: Sequence[Sequence[object]]) -> tuple[int, int] | None:
@@ -137,7 +119,7 @@ class TrailObserver(Observer):
             parameters = list(self._model.parameters())
             self._weights.append(checksum(parameters, parameters[0].device))
 
-    def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
+    def trail(self, engine: Engine) -> SpeedTrail:
         """Read the log from the device, and merge all processes'."""
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
@@ -165,5 +147,5 @@ class TrailObserver(Observer):
                 (step, digest_json([other[3][place] for other in everyone])[:SHORT_DIGITS])
                 for place, step in enumerate(self._steps)
             ),
-            settings=settings_of(engine, compiled=compiled),
+            dropout=tuple(sorted({float(each.p) for each in engine.bare.modules() if isinstance(each, nn.Dropout)})),
         )

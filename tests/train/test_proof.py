@@ -337,7 +337,9 @@ def test_a_micro_batch_without_labels_has_no_share_in_the_gradients():
                 engine.bare.cls.predictions.bias.fill_(100.0)
 
     proofs, _ = Unlabelled("fp16", accumulation=2, task="masked-lm", steps=(0,)).train(before=raise_logits)
-    assert [(proof.skipped, [found for found in proof.errors if is_over(found)]) for proof in proofs] == [(False, [])]
+    # Without an update, loss scaling has skipped the step.
+    assert "optimizer" in {found.stage for found in proofs[0].errors}
+    assert not [found for proof in proofs for found in proof.errors if is_over(found)]
 
 
 @pytest.mark.parametrize("given", [{"enable_gqa": True}, {"is_causal": True}, {"attn_mask": "empty row"}], ids=str)

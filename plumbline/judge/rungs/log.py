@@ -40,7 +40,7 @@ class Log:
     """By batch field, one checksum or number per step."""
     rates: Sequence[float]
     losses: Sequence[float | None]
-    dropout: str | None = None
+    dropout: tuple[float, ...] | None = None
     norms: Sequence[float | None] = ()
     weights: Mapping[int, str] = field(default_factory=dict)
     """Checksum of all weights by the number of steps done."""
@@ -57,10 +57,9 @@ def log_of(side: LoadedRecord, part: Trained) -> Log | None:
 
 
 def _of_speed(trail: SpeedTrail) -> Log:
-    dropout = trail.settings.get("dropout")
     return Log(
         {"rows": trail.num_rows, **trail.marks}, trail.learning_rates, trail.losses,
-        dropout=None if dropout is None else str(dropout), norms=trail.gradient_norms,
+        dropout=trail.dropout, norms=trail.gradient_norms,
         weights=dict(trail.weights), generators=dict(trail.generators),
     )  # fmt: skip
 
@@ -69,7 +68,7 @@ def _of_learn(curve: LearnEvidence) -> Log:
     ends = {0: curve.start_sha256, curve.steps: curve.weights_sha256}
     return Log(
         {"row_ids": curve.rows, "labels": curve.labels, _WHOLE: curve.batches}, curve.learning_rates, curve.losses,
-        dropout=None if curve.dropout is None else ", ".join(map(str, curve.dropout)),
+        dropout=curve.dropout,
         weights={done: mark for done, mark in ends.items() if mark is not None}, resumed_at=curve.resumed_at,
     )  # fmt: skip
 
@@ -113,7 +112,8 @@ def _mismatch(part: Trained, found: _Apart, *, is_due: bool, shown: bool) -> Mis
 def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]:
     """Yield what differs on every machine, in the order within a step."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
-        why = fact("log.dropout", dropout=right.dropout or "0", reference=left.dropout or "0")
+        ours, theirs = (", ".join(map(str, side.dropout or ())) or "0" for side in (left, right))
+        why = fact("log.dropout", dropout=theirs, reference=ours)
         yield _Apart(0, "rng", "dropout", "rng", why)
     if _first_apart(left.weights, right.weights) == 0:
         yield _Apart(0, "weights", "weights", "weights.init", fact("log.start", part=part))
