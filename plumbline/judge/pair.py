@@ -58,7 +58,7 @@ class Pair:
     imposed: frozenset[str] = field(default_factory=frozenset)
     """Rungs that an experiment imposed: equal by construction, and so no evidence."""
     rounding: tuple[Statement, ...] = ()
-    """Reasons for different rounding beyond the fingerprints, such as a rung replayed by its definition."""
+    """Reasons for different rounding beyond the fingerprints, such as a value imposed by its definition."""
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
     scale: float = 1.0
@@ -170,7 +170,7 @@ class Pair:
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:
-        """Return the tensors that contain only rounding, by each side's own portable run."""
+        """Return the tensors that contain only rounding, by each side's own windows."""
         taps = self.probes[0].taps if self.probes else ()
         matched = ((left, self._places.get((tap.step, tap.stage, tap.name))) for left, tap in enumerate(taps))
         return without_signal(

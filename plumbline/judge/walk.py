@@ -71,7 +71,7 @@ class Walk:
     standings: tuple[Standing, ...] = ()
     """Rungs of the computation, up to the first that is beyond."""
     proven: int = 0
-    """Number of steps over which equal portable runs prove equal formulas."""
+    """Number of steps over which equal windows prove equal formulas."""
 
     @property
     def equal(self) -> bool:
@@ -172,9 +172,9 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
 
 
 def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Attribute the first different bit to the formula that portable runs show.
+    """Attribute the first different bit to the formula that windows show.
 
-    Portable runs may show it at a later step, as they skip steps.
+    Windows may show it at a later step, as they skip steps.
     """
     if different is None or formula is None or different.suspicions[0].code != "kernel":
         return different

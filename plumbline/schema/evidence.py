@@ -365,3 +365,13 @@ class Evidence(Model):
     learn: LearnEvidence | None = None
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""
+
+    @property
+    def trail(self) -> SpeedTrail | None:
+        """Return the log of the throughput run, if any."""
+        return self.speed.trail if self.speed is not None else None
+
+    @property
+    def production(self) -> ProductionEvidence | None:
+        """Return the throughput run's checks of itself, if any."""
+        return self.speed.production if self.speed is not None else None

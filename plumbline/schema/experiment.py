@@ -64,7 +64,7 @@ class Capture(Model):
 
 
 class Experiment(Model):
-    """Rerun of the probe's first `steps` with values restored."""
+    """Rerun of a part's first `steps` with values restored."""
 
     schema_version: Literal[1] = 1
     experiment_id: Name

@@ -50,9 +50,9 @@ class Log:
 
 def log_of(side: LoadedRecord, part: Trained) -> Log | None:
     """Return what a training part logged; `None` without it."""
-    speed, learn = side.record.evidence.speed, side.record.evidence.learn
+    trail, learn = side.record.evidence.trail, side.record.evidence.learn
     if part == "speed":
-        return _of_speed(speed.trail) if speed is not None and speed.trail is not None else None
+        return _of_speed(trail) if trail is not None else None
     return _of_learn(learn) if learn is not None and learn.weights_sha256 is not None else None
 
 
@@ -166,8 +166,8 @@ def bits_due(pair: Pair, part: Trained) -> bool:
     if part == "learn":
         return True
     sides = [side.record for side in (pair.reference, pair.candidate)]
-    checks = [side.evidence.speed.production for side in sides if side.evidence.speed is not None]
-    if len(checks) < 2 or not all(each is not None and each.repeated for each in checks):
+    checks = (side.evidence.production for side in sides)
+    if not all(each is not None and each.repeated for each in checks):
         return False
     if not any(side.fingerprint.gpus for side in sides):
         return True
