@@ -72,8 +72,9 @@ class Setting:
         model = build_model(self.spec(), attention=self.attention, dropout=self.dropout, device=torch.device("cpu"))
         engine = Engine(
             self.spec(), model.train(), Ranks(), steps=8, precision=self.precision, part="speed",
-            optimizer=self.optimizer, observer=observer or Observer(),
+            optimizer=self.optimizer,
         )  # fmt: skip
+        engine.observer = observer or Observer()
         prover = Prover(engine, self.steps if is_proven else ())
         for step in range(4):
             before(step, engine)
