@@ -9,13 +9,13 @@ from functools import cached_property
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.parts import differing
-from plumbline.judge.rungs.order import Part
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.suspects import differences
 from plumbline.judge.walk import Walk, walk
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.verdict import Finding
 
 _MAX_PAIRS = 256
@@ -74,7 +74,7 @@ class Compared:
         return walk(self.pair) if self.pair.probes is not None else None
 
     @cached_property
-    def parts(self) -> Mapping[Part, tuple[Mismatch, ...]]:
+    def parts(self) -> Mapping[PartName, tuple[Mismatch, ...]]:
         """Map each part that was compared to its mismatches, up to the first that names a cause."""
         return dict(differing(self.pair, self.walk))
 

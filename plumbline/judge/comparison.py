@@ -11,7 +11,7 @@ from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.log import log_of, logged
-from plumbline.judge.rungs.order import Part, excused, sides_of
+from plumbline.judge.rungs.order import excused, sides_of
 from plumbline.judge.rungs.production import lost_checks, production_findings, production_notes
 from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
@@ -23,6 +23,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.fact import fact, joined
+from plumbline.schema.spec import PartName
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Finding, Judgement, Note, worst
 
@@ -85,7 +86,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     )
 
 
-def _findings(compared: Compared, part: Part, found: tuple[Mismatch, ...]) -> Iterator[Finding]:
+def _findings(compared: Compared, part: PartName, found: tuple[Mismatch, ...]) -> Iterator[Finding]:
     """Yield what one part shows: its mismatches, or the proofs that it has none."""
     pair = compared.pair
     yield from (finding for mismatch in found for finding in mismatch.findings)
@@ -125,7 +126,7 @@ def _equal_steps(pair: Pair) -> Finding:
     return Finding(check="probe.equality", outcome="pass", metric=metric, observed=steps, limit=steps)
 
 
-def _lost(compared: Compared, part: Part) -> Iterator[Finding]:
+def _lost(compared: Compared, part: PartName) -> Iterator[Finding]:
     """Yield `inconclusive` if a part's bits differ, and what would show its formula is lost."""
     pair, walk = compared.pair, compared.walk
     sides = (pair.reference, pair.candidate)

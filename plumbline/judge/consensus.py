@@ -16,6 +16,7 @@ from plumbline.judge.stated import contradiction
 from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import PARTS
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Judgement, worst
 
@@ -187,5 +188,5 @@ class _Evidence:
 
 def _contradicts_itself(record: LoadedRecord) -> bool:
     """Return whether a record is wrong by itself: its numbers, or a step beside its definition."""
-    own = (contradiction(record, part) for part in ("probe", "speed", "learn"))
+    own = (contradiction(record, part) for part in PARTS)
     return any(own) or unproven(record.record, "probe") is not None

@@ -55,8 +55,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
         return False
     if learn.weights_sha256 is None or learn.weights_sha256 != other.weights_sha256:
         return False
-    spec = side.record.spec.learn
-    most = limit("loss", spec.precision if spec else "fp32")
+    most = limit("loss", side.record.spec.precision_of("learn"))
     same = (
         (ours.step, ours.num_rows, ours.rows_sha256, ours.training_mode, ours.accuracy)
         == (theirs.step, theirs.num_rows, theirs.rows_sha256, theirs.training_mode, theirs.accuracy)

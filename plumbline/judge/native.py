@@ -17,7 +17,7 @@ from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.sketch import relative_error
-from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, RunSpec, SpeedSpec
+from plumbline.schema.spec import Precision
 from plumbline.schema.tolerance import floor_of
 
 SOFTWARE = ("accelerate", "apex", "bitsandbytes", "flash-attn", "peft", "torch", "transformers", "triton")
@@ -54,7 +54,7 @@ def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[St
         return tuple(line for line in lines if line in software or re.fullmatch(known, _name(line)))
     if processes := [line for line in lines if _name(line) == "num_processes"]:
         return tuple(processes)  # their batches, and so their operations, have other shapes
-    changed = list(_changed(ours, theirs, _precision(left.spec, part)))
+    changed = list(_changed(ours, theirs, left.spec.precision_of(part)))
     if not changed:
         return tuple(software)
     names = ", ".join(changed[:_NUM_NAMED]) + (", …" if len(changed) > _NUM_NAMED else "")
@@ -76,19 +76,16 @@ def _counts(line: str) -> bool:
     return not _IDENTITY.fullmatch(name)
 
 
-def _part_of(spec: RunSpec, part: str) -> ProbeSpec | SpeedSpec | LearnSpec | None:
-    return {"probe": spec.probe, "speed": spec.speed, "learn": spec.learn}[part]
-
-
-def _precision(spec: RunSpec, part: str) -> Precision:
-    of_part = _part_of(spec, part)
-    return of_part.precision if of_part is not None else "fp32"
-
-
 def has_compiled(record: RunRecord, part: str) -> bool:
     """Return whether a training part ran through torch.compile."""
-    by_spec = getattr(_part_of(record.spec, part), "compile", False)
+    by_spec = getattr(getattr(record.spec, part), "compile", False)
     return bool(by_spec or record.fingerprint.numerics.get(f"{part}.compiled"))
+
+
+def kept_bits(record: RunRecord, part: str) -> dict[str, int]:
+    """Return the measured mantissa bits of each operator in a training part."""
+    named = {f"{'' if '.' in name else 'probe.'}{name}": num for name, num in record.fingerprint.mantissa_bits.items()}
+    return {name.removeprefix(f"{part}."): num for name, num in named.items() if name.startswith(f"{part}.")}
 
 
 def _changed(

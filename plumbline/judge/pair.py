@@ -58,12 +58,17 @@ class Pair:
     imposed: frozenset[str] = field(default_factory=frozenset)
     """Rungs that an experiment imposed: equal by construction, and so no evidence."""
     rounding: tuple[Statement, ...] = ()
-    """Reasons for different rounding beyond the fingerprints, such as a rung replayed by its definition."""
+    """Reasons for different rounding beyond the fingerprints, such as a value imposed by its definition."""
     noise: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(stage, name) of tensors that an earlier comparison of the same two sides showed to be rounding only."""
     scale: float = 1.0
     """Factor of every limit; below 1 for two fp64 runs, whose rounding is far smaller than the spec's precision's, and
     infinite where kernels round differently: only numbers that are not finite count there."""
+
+    @property
+    def sides(self) -> tuple[tuple[str, LoadedRecord], ...]:
+        """Return both records with their roles."""
+        return ("reference", self.reference), ("candidate", self.candidate)
 
     @property
     def probes(self) -> tuple[ProbeEvidence, ProbeEvidence] | None:
@@ -74,8 +79,7 @@ class Pair:
     @property
     def precision(self) -> Precision:
         """Return the probe's precision in the spec."""
-        probe = self.reference.record.spec.probe
-        return probe.precision if probe else "fp32"
+        return self.reference.record.spec.precision_of("probe")
 
     @cached_property
     def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:
@@ -166,7 +170,7 @@ class Pair:
 
     @cached_property
     def _without_signal(self) -> frozenset[tuple[str, str]]:
-        """Return the tensors that contain only rounding, by each side's own portable run."""
+        """Return the tensors that contain only rounding, by each side's own windows."""
         taps = self.probes[0].taps if self.probes else ()
         matched = ((left, self._places.get((tap.step, tap.stage, tap.name))) for left, tap in enumerate(taps))
         return without_signal(

@@ -5,24 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.evaluation import curve_evaluation, miscounted
-from plumbline.judge.rungs.log import bits_due, logged
-from plumbline.judge.rungs.order import Part
+from plumbline.judge.rungs.log import Trained, bits_due, logged
 from plumbline.judge.rungs.production import unsteady
 from plumbline.judge.rungs.proven import other_draws
 from plumbline.judge.rungs.windows import own_state, window_mismatch
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.stated import contradiction
 from plumbline.judge.walk import Walk
+from plumbline.schema.spec import PartName
 
-Trained = Literal["speed", "learn"]
 
-
-def differing(pair: Pair, probe: Walk | None) -> Iterator[tuple[Part, tuple[Mismatch, ...]]]:
+def differing(pair: Pair, probe: Walk | None) -> Iterator[tuple[PartName, tuple[Mismatch, ...]]]:
     """Yield (part, its mismatches) of each part, up to the first whose cause is shown."""
     own = _of_probe(pair, probe)
     yield "probe", own

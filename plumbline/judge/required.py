@@ -26,16 +26,14 @@ from plumbline.schema.evidence import (
 )
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import proof_places, window_places
-from plumbline.schema.production import MAX_TRAIL, ProductionEvidence, SpeedTrail
+from plumbline.schema.production import MAX_LOGGED, ProductionEvidence, SpeedTrail
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import LearnSpec, Precision, ProbeSpec, SpeedSpec
+from plumbline.schema.spec import PARTS, LearnSpec, Precision, ProbeSpec, SpeedSpec
 
 _GENERATORS = frozenset({"python", "numpy", "torch"})
 _GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
 _SETTINGS = frozenset({"class", "lr"})
 """Settings that the groups of every optimizer have."""
-_LOGGED_STEPS = 10_000
-"""The trainer logs the first steps of a long curve."""
 _ALWAYS_MARKED = ("input_ids", "labels")
 """Fields of a batch that every task has."""
 _EVALUATION = "evaluation/"
@@ -63,8 +61,8 @@ def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | N
 
 def _precision(record: RunRecord) -> Precision:
     """Return the precision of the recorded probe steps."""
-    own, probe = record.experiment.precision if record.experiment else None, record.spec.probe
-    return own or (probe.precision if probe else "fp32")
+    own = record.experiment.precision if record.experiment else None
+    return own or record.spec.precision_of("probe")
 
 
 def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
@@ -224,7 +222,7 @@ def _curve(loaded: LoadedRecord, learn: LearnEvidence, spec: LearnSpec) -> Itera
     is_empty = not record.spec.has_row_labels and all(e.loss is e.accuracy is None for e in learn.evaluations)
     if not is_empty and not _has_numbers(*learn.evaluations):
         yield Gap("learn.evaluation", "evaluation", fact("gap.evaluations-not-finite"), "invalid")
-    if lost := _lost_log(learn, min(asked, _LOGGED_STEPS)):
+    if lost := _lost_log(learn, min(asked, MAX_LOGGED)):
         yield Gap("learn.log", lost, fact("gap.log", what=lost))
 
 
@@ -252,7 +250,7 @@ def _speed(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iter
     elif speed.wall_seconds is None:
         yield Gap("speed.wall", fact("gap.wall-time-name"), fact("gap.wall-time"))
     if speed.trail is not None and speed.steps == spec.steps:
-        yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_TRAIL))
+        yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_LOGGED))
     elif speed.trail is None:
         yield Gap("speed.trail", "trail", fact("gap.trail"))
 
@@ -308,7 +306,7 @@ _TABLE: tuple[tuple[str, When, Callable[[LoadedRecord, Any, Any], Iterator[Gap]]
     ("speed", "training", _speed_checks),
     ("speed", "training", partial(_windows, "speed")),
     ("", "always", _selfcheck),
-    *((part, "training", partial(_proofs, part)) for part in ("probe", "speed", "learn")),
+    *((part, "training", partial(_proofs, part)) for part in PARTS),
 )
 """Part whose evidence is checked, if the record has it (empty: the whole record), when, and what yields the gaps."""
 

@@ -14,7 +14,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact, joined
-from plumbline.schema.spec import RunSpec
+from plumbline.schema.spec import PARTS, RunSpec
 from plumbline.schema.verdict import Finding
 
 _MAX_KEYS = 40
@@ -40,7 +40,7 @@ def spec_findings(reference: LoadedRecord, candidate: LoadedRecord) -> list[Find
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each leaf value with its dotted key."""
     for name, value in content.items():
-        if isinstance(value, dict) and prefix + name not in ("probe", "speed", "learn"):
+        if isinstance(value, dict) and prefix + name not in PARTS:
             yield from _leaves(value, f"{prefix}{name}.")
         elif isinstance(value, dict):
             yield prefix + name, "present"

@@ -6,7 +6,7 @@ Without them, 3 of 216 names and 5 places are lost (ADR 0036).
 from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.native import has_equal_lists
+from plumbline.judge.native import has_equal_lists, kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -63,7 +63,7 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
     varies by device and by release of torch, but for products.
     """
     left, right = pair.reference.record, pair.candidate.record
-    ours, theirs = _kept(left, part), _kept(right, part)
+    ours, theirs = kept_bits(left, part), kept_bits(right, part)
     is_alike = has_equal_lists(pair.reference.record, pair.candidate.record)
     for name in (name for name in ours if name in theirs):
         bits, is_product = ours[name], name in _FACTORS
@@ -81,12 +81,6 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
 
 
 _TF32 = MANTISSA_BITS["tf32"]
-
-
-def _kept(record: RunRecord, part: str) -> dict[str, int]:
-    """Return the measured mantissa bits of each operator in a training part."""
-    named = {f"{'' if '.' in name else 'probe.'}{name}": num for name, num in record.fingerprint.mantissa_bits.items()}
-    return {name.removeprefix(f"{part}."): num for name, num in named.items() if name.startswith(f"{part}.")}
 
 
 def _permits_tf32(record: RunRecord, part: str) -> bool:

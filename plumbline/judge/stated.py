@@ -11,13 +11,12 @@ from itertools import pairwise, repeat
 from typing import Any, Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.rungs.log import batches_of_probe, log_of
+from plumbline.judge.rungs.log import Trained, batches_of_probe, log_of
 from plumbline.judge.rungs.production import checked
 from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.production import SpeedTrail
 from plumbline.schema.tolerance import floor_of, limit, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
@@ -66,7 +65,7 @@ def _formula(loaded: LoadedRecord) -> Mismatch | None:
 
 def _process(loaded: LoadedRecord) -> Mismatch | None:
     """Return the first process of `speed` with weights different from the first one's."""
-    trail = _trail(loaded)
+    trail = loaded.record.evidence.trail
     if trail is None or not trail.apart:
         return None
     step, rank = trail.apart[0]
@@ -77,7 +76,7 @@ def _process(loaded: LoadedRecord) -> Mismatch | None:
 
 def _clipping(loaded: LoadedRecord) -> Mismatch | None:
     """Return the first gradient norm of `speed` that is not clipped by definition."""
-    trail, most = _trail(loaded), loaded.record.spec.optimizer.max_grad_norm
+    trail, most = loaded.record.evidence.trail, loaded.record.spec.optimizer.max_grad_norm
     limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
     norms = zip(trail.gradient_norms, trail.clipped_norms, strict=False) if trail is not None else ()
     for step, (norm, clipped) in enumerate(norms):
@@ -87,16 +86,16 @@ def _clipping(loaded: LoadedRecord) -> Mismatch | None:
     return None
 
 
-def _dropout(part: Literal["speed", "learn"]) -> Check:
+def _dropout(part: Trained) -> Check:
     """Return the check of a built model's dropout rate against the spec."""
 
     def check(loaded: LoadedRecord) -> Mismatch | None:
         log, spec = log_of(loaded, part), getattr(loaded.record.spec, part)
         # A family may have layers that never drop an element.
-        built = {*(log.dropout or "").split(", ")} - {""} if log is not None else set[str]()
-        if spec is None or not built or built - {"0.0"} == {str(spec.dropout)} - {"0.0"}:
+        built = set(log.dropout or ()) if log is not None else set[float]()
+        if spec is None or not built or built - {0.0} == {spec.dropout} - {0.0}:
             return None
-        rates = ", ".join(sorted(built))
+        rates = ", ".join(map(str, sorted(built)))
         return _mismatch(
             "rng", "rng", 0, "dropout", fact("stated.dropout", part=part, dropout=rates, wanted=spec.dropout)
         )
@@ -113,7 +112,7 @@ def _probe_update(loaded: LoadedRecord) -> Mismatch | None:
     return None
 
 
-def _update(part: Literal["speed", "learn"]) -> Check:
+def _update(part: Trained) -> Check:
     """Return the check of a log for updates that wrongly left the weights unchanged."""
 
     def check(loaded: LoadedRecord) -> Mismatch | None:
@@ -159,11 +158,6 @@ _CHECKS: dict[str, tuple[Check, ...]] = {
     "learn": (_dropout("learn"), _proof("learn"), _update("learn"), _mode("learn")),
 }
 """Checks of each part, in the order of consequence; the walk checks the probe's own steps."""
-
-
-def _trail(loaded: LoadedRecord) -> SpeedTrail | None:
-    speed = loaded.record.evidence.speed
-    return speed.trail if speed is not None else None
 
 
 def _mismatch(

@@ -37,9 +37,9 @@ RUNGS = (
 )  # fmt: skip
 """Rungs in the order of consequence within one step: later rungs can follow from earlier rungs."""
 
-Likeness = Literal["equal", "portable", "within", "unknown", "beyond"]
-"""Class of a rung at one step: equal bits, equal portable bits, a difference within its limits, a difference without
-tensors to measure it, or a difference beyond the limits. The limit is zero where nothing explains rounding."""
+Likeness = Literal["equal", "within", "unknown", "beyond"]
+"""Class of a rung at one step: equal bits, a difference within its limits, a difference without tensors to measure it,
+or a difference beyond the limits. The limit is zero where nothing explains rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Walk:
     standings: tuple[Standing, ...] = ()
     """Rungs of the computation, up to the first that is beyond."""
     proven: int = 0
-    """Number of steps over which equal portable runs prove equal formulas."""
+    """Number of steps over which equal windows prove equal formulas."""
 
     @property
     def equal(self) -> bool:
@@ -81,23 +81,21 @@ class Walk:
 
 def walk(pair: Pair) -> Walk:
     """Compare two probe runs, one evidence kind at a time; skip `pair.imposed`."""
-    rounding, proven = other_kernels(pair), proven_steps(pair)
-    standings = tuple(_computed(pair, is_excused=bool(rounding), proven=proven))
+    rounding = other_kernels(pair)
+    standings = tuple(_computed(pair, is_excused=bool(rounding)))
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
     causes = _with_first(sorted(_given(pair), key=position), _first_beyond(pair, standings, apart))
     if rounding and not causes and (format_ := other_format(pair, "probe")) is not None:
         causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
         causes[0] = replace(causes[0], is_certain=True)
-    return Walk(tuple(_distinct(causes)), rounding, standings, proven)
+    return Walk(tuple(_distinct(causes)), rounding, standings, proven_steps(pair))
 
 
 def position(mismatch: Mismatch) -> tuple[float, int]:
     """Return a mismatch's sort key in computation order: step, then evidence kind."""
     if mismatch.rung in ("architecture", "weights"):
         return (0, RUNGS.index(mismatch.rung))
-    if mismatch.rung == "data":
-        return (math.inf if mismatch.at.step is None else mismatch.at.step, 0)
     return (math.inf if mismatch.at.step is None else mismatch.at.step, RUNGS.index(mismatch.rung))
 
 
@@ -129,7 +127,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         yield evaluated
 
 
-def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing]:
+def _computed(pair: Pair, *, is_excused: bool) -> Iterator[Standing]:
     """Classify computed evidence in order; stop at the first beyond its limit.
 
     Between kernels numbers have no limits: portable bits decide, and each run proves its own steps. An experiment asks
@@ -143,7 +141,7 @@ def _computed(pair: Pair, *, is_excused: bool, proven: int) -> Iterator[Standing
         for rung in ("rng", *BITS):
             if rung in pair.imposed:
                 continue
-            standing = _standing(pair, step, rung, formula, is_excused=is_excused, proven=proven)
+            standing = _standing(pair, step, rung, formula, is_excused=is_excused)
             yield standing
             if standing.mismatch is not None:
                 return
@@ -159,7 +157,7 @@ def _rounds(pair: Pair) -> bool:
     return right.experiment is None and bool(rounds_differently(left, right, "probe"))
 
 
-def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool, proven: int) -> Standing:
+def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool) -> Standing:
     """Classify one kind of evidence at one step."""
     number, place = _number(pair, step, rung), _place(pair, step, rung)
     if number is not None:
@@ -170,15 +168,13 @@ def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_
         return Standing(rung, step, "beyond", place or formula.at.at, formula)
     if place is None:
         return Standing(rung, step, "equal")
-    if step not in pair.tap_steps:
-        return Standing(rung, step, "unknown", place)
-    return Standing(rung, step, "portable" if step < proven else "within", place)
+    return Standing(rung, step, "within" if step in pair.tap_steps else "unknown", place)
 
 
 def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Attribute the first different bit to the formula that portable runs show.
+    """Attribute the first different bit to the formula that windows show.
 
-    Portable runs may show it at a later step, as they skip steps.
+    Windows may show it at a later step, as they skip steps.
     """
     if different is None or formula is None or different.suspicions[0].code != "kernel":
         return different

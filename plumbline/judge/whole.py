@@ -15,9 +15,11 @@ from plumbline.judge.required import gaps
 from plumbline.judge.taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.evidence import Evidence, SpeedEvidence
+from plumbline.schema.evidence import Evidence
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.record import RunRecord
+from plumbline.schema.spec import PARTS
 from plumbline.schema.verdict import Finding, Outcome
 
 
@@ -35,7 +37,7 @@ class WholeRecord(LoadedRecord):
 
     @cached_property
     def own(self) -> OwnDistances:
-        """Return the record's distances from its own portable run, cached."""
+        """Return the record's distances from its own windows, cached."""
         return OwnDistances(self)
 
     def defects(self, side: str) -> list[Finding]:
@@ -109,13 +111,13 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 
 def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
     """Yield gaps for checks and proofs that only `known` has."""
-    checks = [side.speed.production if side.speed is not None else None for side in (known, found)]
+    checks = [side.production for side in (known, found)]
     is_lost = checks[1] is not None and bool(checks[1].lost)
     has_kernels = [each is not None and bool(each.kernels) for each in checks]
-    wanted, held = (_named_checks(side.speed, kernels=has_kernels[1]) for side in (known, found))
+    wanted, held = (_named_checks(each, kernels=has_kernels[1]) for each in checks)
     if found.speed and not is_lost and not wanted <= held:
         yield Gap("production.evidence", "checks", fact("gap.checks"))
-    for part in ("probe", "learn") if is_lost else ("probe", "speed", "learn"):
+    for part in ("probe", "learn") if is_lost else PARTS:
         proofs = [each.proofs if (each := getattr(side, part)) else () for side in (known, found)]
         # Without their forms in fp64 the outputs and gradients of modules prove nothing. A proof lists `state` only if
         # it changed. Which steps these are, each night draws anew.
@@ -127,12 +129,11 @@ def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
             yield Gap("proof.steps", fact("gap.proven-steps"), text, "inconclusive", len(proofs[0]), len(proofs[1]))
 
 
-def _named_checks(speed: SpeedEvidence | None, *, kernels: bool) -> set[str]:
+def _named_checks(checks: ProductionEvidence | None, *, kernels: bool) -> set[str]:
     """Return the names of a record's production checks, without inner modules.
 
     `kernels`: with those of compiled kernels, which a machine that compiles nothing has none of.
     """
-    checks = speed.production if speed is not None else None
     if checks is None:
         return set()
     names = {name for name, _ in checks.formula if not name.startswith("forward ") or name == "forward logits"}

@@ -18,6 +18,8 @@ from plumbline.schema.suite_file import did_you_mean, fields_at
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """64 lower-case hexadecimal digits."""
+ShortDigest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+"""The first 16 hex digits of a SHA-256."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 """A name that is safe as a key, a folder and a Prefect name."""

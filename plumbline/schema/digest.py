@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_NAME = 63
+SHORT_DIGITS = 16
+"""Hex digits of a short digest."""
 _MARK_DIGITS = 12
 
 

@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, Step, Text
+from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, ShortDigest, Step, Text
 from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import ImportReceipt, Shard
 from plumbline.schema.production import ProductionEvidence, SpeedTrail
@@ -44,14 +44,12 @@ _MAX_SAMPLES = 100_000
 
 ProbeStep = Annotated[int, Field(ge=0, le=_MAX_PROBE_STEPS)]
 Shape = Annotated[tuple[Count, ...], Field(max_length=64), FailFast()]
-ShortDigest = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
-"""The first 16 hex digits of a SHA-256."""
 Samples = Annotated[tuple[Number | None, ...], Field(max_length=_MAX_SAMPLES), FailFast()]
 TapStage = Literal["forward", "gradient", "weight"]
 
 
 class DataEvidence(Model):
-    """Evidence on the dataset rows that the run read (rung 2)."""
+    """Evidence on the dataset rows that the run read."""
 
     manifest_sha256: Sha256
     tokenizer_sha256: Sha256
@@ -77,13 +75,11 @@ class Parameter(Model):
 
 
 class ModelEvidence(Model):
-    """Evidence on the model as built (rung 4), not as configured."""
+    """Evidence on the model as built, not as configured."""
 
     parameters: tuple[Parameter, ...] = Field(max_length=_MANY, fail_fast=True)
     modules: tuple[tuple[Label, Text], ...] = Field(max_length=_MANY, fail_fast=True)
     """(name, class with its settings, as in `LayerNorm(eps=1e-12)`) of every module, in the order of registration."""
-    architecture_sha256: Sha256
-    """SHA-256 of parameter names, shapes and modules."""
     weights_sha256: Sha256
     """Digest of all initial values, by name."""
 
@@ -148,7 +144,7 @@ Recounted = tuple[Number | None, Share | None]
 
 
 class EvaluationEvidence(Model):
-    """Evidence of an evaluation over fixed rows (rung 10)."""
+    """Evidence of an evaluation over fixed rows."""
 
     step: Step
     num_rows: Count
@@ -296,14 +292,18 @@ class SpeedEvidence(Model):
     """Checks behind the measured steps; `None` if the spec asks for none."""
 
 
+WatchedPart = Literal["weights", "moments", "masks"]
+WatchedEvent = Literal["evaluation", "checkpoint", "step", "processes"]
+
+
 class Inconsistency(Model):
     """Wrong weights, moments or dropout masks that a learning run noticed."""
 
     step: Step
     """Number of steps done."""
     rank: int = Field(ge=0, le=100_000)
-    part: Literal["weights", "moments", "masks"]
-    event: Literal["evaluation", "checkpoint", "step", "processes"]
+    part: WatchedPart
+    event: WatchedEvent
     """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
     `processes`: weights that are not those of the first process."""
 
@@ -315,7 +315,7 @@ class LearnEvidence(Model):
     losses: tuple[Number | None, ...] = Field(max_length=_MAX_LOSSES, fail_fast=True)
     evaluations: tuple[EvaluationEvidence, ...] = Field(max_length=_MANY, fail_fast=True)
     weights_sha256: Sha256 | None = None
-    """SHA-256 of the final weights; `None` if the device failed."""
+    """Digest of the final weights; `None` if the device failed."""
     learning_rates: tuple[Number, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Maximum learning rate of the groups, per step."""
     batches: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
@@ -325,7 +325,7 @@ class LearnEvidence(Model):
     labels: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Digest of each batch's `labels`."""
     start_sha256: Sha256 | None = None
-    """SHA-256 of the weights before the first step."""
+    """Digest of the weights before the first step."""
     dropout: tuple[Number, ...] | None = Field(default=None, max_length=1000, fail_fast=True)
     """The probabilities of the model's dropout layers as they were built, each once."""
     resumed_at: tuple[Step, ...] = Field(default=(), max_length=10_000, fail_fast=True)
@@ -365,3 +365,13 @@ class Evidence(Model):
     learn: LearnEvidence | None = None
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""
+
+    @property
+    def trail(self) -> SpeedTrail | None:
+        """Return the log of the throughput run, if any."""
+        return self.speed.trail if self.speed is not None else None
+
+    @property
+    def production(self) -> ProductionEvidence | None:
+        """Return the throughput run's checks of itself, if any."""
+        return self.speed.production if self.speed is not None else None

@@ -11,7 +11,7 @@ from pydantic import Field
 from plumbline.schema.base import FailFast, Label, Model, Name, Number, Sha256, Step, Text
 from plumbline.schema.digest import digest_json
 from plumbline.schema.manifest import Key
-from plumbline.schema.spec import Attention, Precision
+from plumbline.schema.spec import Precision
 
 EXPERIMENT_NAME = "experiment.json"
 
@@ -64,7 +64,7 @@ class Capture(Model):
 
 
 class Experiment(Model):
-    """Rerun of the probe's first `steps` with values restored."""
+    """Rerun of a part's first `steps` with values restored."""
 
     schema_version: Literal[1] = 1
     experiment_id: Name
@@ -76,7 +76,6 @@ class Experiment(Model):
     replays: tuple[Replay, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
     captures: tuple[Capture, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
     precision: Precision | None = None
-    attention: Attention | None = None
     portable: bool = False
     """Whether the portable windows run again too, without replays."""
 

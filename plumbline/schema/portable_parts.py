@@ -10,7 +10,7 @@ from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.schema.verdict import Stage
 
 DROPOUT_INPUT = " input"
-"""Ending of the name under which a portable run digests a dropout module's input."""
+"""Ending of the name under which a window digests a dropout module's input."""
 DROPOUT_MASK = " mask"
 """Ending of the name of the places that a dropout module set to zero."""
 CLIPPED = "clipped "

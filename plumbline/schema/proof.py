@@ -48,7 +48,5 @@ class Proof(Model):
     tensors: Count
     """Number of tensors that were compared with their definitions."""
     draws: tuple[Draws, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    skipped: bool = False
-    """Whether loss scaling skipped the update, as the gradients were not finite."""
     lost: Text = ""
     """Why there is no proof of this step."""

@@ -4,7 +4,7 @@ A sketch has 64 numbers.
 Element `i` of the flattened tensor is added, with a sign, to one of 64 buckets; sign and bucket come from an
 integer hash of `i` alone, so that sketches made on any two machines can be compared. For tensors `a` and `b` of one
 shape, `‖sketch(a) - sketch(b)‖² ` has the mean `‖a - b‖²` and a relative standard deviation of `sqrt(2 / 64)`:
-`relative_error` is within a factor `ERROR_FACTOR` of the true relative L2 error (checked on 1,000 tensors).
+`relative_error` is within a factor 1.5 of the true relative L2 error (5 standard deviations, as 1,000 tensors show).
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.schema.evidence import SKETCH_SIZE
-
-ERROR_FACTOR = 1.5
-"""Factor between `relative_error` and the true error, in both directions (5 standard deviations)."""
 
 # Prime, so that no power of two in a tensor's shape matches the hash's period.
 BLOCK = 1_000_003
@@ -57,10 +54,10 @@ class RunningSketch:
         self._block: NDArray[np.float64] = np.zeros(_SIGNED)
         self._size = 0
 
-    def add(self, values: NDArray[np.floating], start: int | None = None) -> None:
+    def add(self, values: NDArray[np.floating], start: int = 0) -> None:
         """Add the next values; the first ones are at element `start`."""
         flat = np.ascontiguousarray(values).reshape(-1)
-        self._size = self._size if start is None else start
+        self._size = start
         while flat.size:
             place = self._size % BLOCK
             piece: NDArray[np.float64] = flat[: BLOCK - place].astype(np.float64, copy=False)
@@ -129,9 +126,7 @@ def relative_error(
 def keys(rows: int, length: int) -> NDArray[np.int64]:
     """Return odd hash keys for all positions, int64 [rows, length]."""
     places = np.arange(rows, dtype=np.uint64)[:, None] * np.uint64(_PLACES) + np.arange(length, dtype=np.uint64)[None]
-    value = (places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    value = _mix((places + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))
     return ((value ^ (value >> np.uint64(31))) | np.uint64(1)).view(np.int64)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -19,6 +19,8 @@ MANTISSA_BITS: dict[Precision, int] = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16
 """Bits of mantissa that each format keeps."""
 Attention = Literal["eager", "sdpa"]
 PartName = Literal["probe", "speed", "learn"]
+PARTS: tuple[PartName, ...] = get_args(PartName)
+"""Parts of a training, in execution order."""
 SdpaKernel = Literal["flash", "mem_efficient", "math", "cudnn"]
 SDPA_KERNELS: tuple[SdpaKernel, ...] = ("flash", "mem_efficient", "math", "cudnn")
 
@@ -281,14 +283,12 @@ class RunSpec(Model):
     @property
     def parts(self) -> tuple[PartName, ...]:
         """Return the parts in execution order."""
-        chosen: list[PartName] = []
-        if self.probe:
-            chosen.append("probe")
-        if self.speed:
-            chosen.append("speed")
-        if self.learn:
-            chosen.append("learn")
-        return tuple(chosen)
+        return tuple(part for part in PARTS if getattr(self, part))
+
+    def precision_of(self, part: str) -> Precision:
+        """Return the precision of a part; fp32 without the part."""
+        chosen: ProbeSpec | SpeedSpec | LearnSpec | None = getattr(self, part)
+        return chosen.precision if chosen is not None else "fp32"
 
     @property
     def has_row_labels(self) -> bool:

@@ -20,7 +20,7 @@ CauseCode = Literal[
     "unattributed",
 ]  # fmt: skip
 Stage = Literal[
-    "spec", "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient",
+    "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient",
     "optimizer", "schedule", "evaluation", "learn", "speed",
 ]  # fmt: skip
 
@@ -76,7 +76,7 @@ NoteCode = Literal[
     "rounding",  # the runs differ by rounding alone
     "manifest",  # the manifests differ, their rows do not
     "tokenizer",  # the tokenizer files differ, the tokens do not
-    "curve",  # the learning curves separate, as different rounding explains
+    "curve",  # the learning curves separate after a bitwise equal probe
     "no-baseline",  # this platform has no accepted record yet
     "odd-one-out",  # a single platform differs from all others
     "accepted-difference",  # two platforms differ as their accepted baselines do

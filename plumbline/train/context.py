@@ -49,7 +49,6 @@ class Context:
     numerics: dict[str, Scalar] = field(default_factory=dict)
     operations: dict[str, tuple[NativeOperation, ...]] = field(default_factory=dict)
     mantissa_bits: dict[str, int] = field(default_factory=dict)
-    timings: dict[str, float] = field(default_factory=dict)
     place: tuple[str, int | None] = ("", None)
 
     def stopping(self) -> bool:

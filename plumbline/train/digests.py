@@ -1,4 +1,4 @@
-"""Digests and norms of tensors, computed on the tensors' own device.
+"""Digests of tensors, computed on the tensors' own device.
 
 A tensor's digest is the SHA-256 of its dtype, its shape and an exact checksum of its bits. The checksum is a sum of
 integers: equal on every device, in any order, and for every split into pieces, so that a few numbers per tensor travel
@@ -150,12 +150,6 @@ def digest_each(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the digest of named tensors."""
     return digest_json(digest_each(tensors))
-
-
-def norm(array: NDArray[Any]) -> float:
-    """Return the L2 norm, computed in fp64."""
-    flat = array.reshape(-1).astype(np.float64)
-    return math.sqrt(float(np.dot(flat, flat)))
 
 
 def finite(value: float | None) -> float | None:

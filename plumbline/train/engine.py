@@ -140,7 +140,7 @@ class Engine:
 
     def __init__(
         self, spec: RunSpec, model: nn.Module, ranks: Ranks, *, steps: int, precision: Precision, part: str,
-        fused: bool = False, observer: Observer | None = None, clock: Clock | None = None,
+        fused: bool = False, clock: Clock | None = None,
         optimizer: str = "adamw", distributed: Mapping[str, Any] | None = None, is_sharded: bool = False,
         masks: DropoutClock | None = None,
     ) -> None:  # fmt: skip
@@ -160,8 +160,8 @@ class Engine:
                 self.bare, device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
                 **(distributed or {}),
             )  # fmt: skip
-        self.observer = Observer() if observer is None else observer
-        self.clock, self._masks = Clock() if clock is None else clock, masks
+        self.observer, self._masks = Observer(), masks
+        self.clock = Clock() if clock is None else clock
         self.makes_masks = self.keeps_graphs = self.is_compiled = False
         """Whether masks are made here, CUDA graphs own the outputs, and a compiler made the kernels."""
         self.padding: Literal["fixed", "longest", "packed"] = "fixed"

@@ -27,12 +27,11 @@ from plumbline.train.replay import Bundle, Keeper
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
-    """Return the experiment's probe settings: taps for captures, portable run on request."""
+    """Return the experiment's probe settings: taps for captures, windows on request."""
     experiment = bundle.experiment
     steps = sorted({*probe.tap_steps, *(capture.step for capture in experiment.captures)})
     return probe.replace(
         precision=experiment.precision or probe.precision,
-        attention=experiment.attention or probe.attention,
         tap_steps=tuple(steps),
         portable_steps=probe.portable_steps if experiment.portable else 0,
     )

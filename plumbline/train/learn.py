@@ -13,9 +13,10 @@ import transformers
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
-from plumbline.schema.digest import digest_array, digest_json
-from plumbline.schema.evidence import LearnEvidence
+from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
+from plumbline.schema.evidence import LearnEvidence, WatchedEvent
 from plumbline.schema.portable_parts import curve_places
+from plumbline.schema.production import MAX_LOGGED
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.checkpoint import (
     FOLDER,
@@ -38,12 +39,10 @@ from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
 from plumbline.train.proof import Prover
-from plumbline.train.state_watch import Event, StateWatch
+from plumbline.train.state_watch import StateWatch
 from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
 _READ_EVERY = 50
-_LOGGED_STEPS = 10_000
-_MARK_DIGITS = 16
 _ROWS_TO_CHOOSE_FROM = 64
 
 
@@ -165,7 +164,7 @@ class LearnRun:
         if not self._pending:
             self.context.emit("learn", done, learn.steps, stopping=stopping)
 
-    def _hold(self, done: int, event: Event) -> None:
+    def _hold(self, done: int, event: WatchedEvent) -> None:
         if self._watch:
             self._watch.released(done)
             self._watch.held(done, event)
@@ -232,12 +231,12 @@ class LearnRun:
     def _log(self, outcome: StepOutcome) -> None:
         """Log the step's batch digests and learning rate, to explain later differences."""
         progress = self._progress
-        if len(progress.batches) < _LOGGED_STEPS:
+        if len(progress.batches) < MAX_LOGGED:
             arrays = {name: digest_array(values.numpy()) for name, values in sorted(outcome.batch.items())}
             progress.learning_rates.append(outcome.learning_rate)
-            progress.batches.append(digest_json(arrays)[:_MARK_DIGITS])
-            progress.rows.append(arrays["row_ids"][:_MARK_DIGITS])
-            progress.labels.append(arrays["labels"][:_MARK_DIGITS])
+            progress.batches.append(digest_json(arrays)[:SHORT_DIGITS])
+            progress.rows.append(arrays["row_ids"][:SHORT_DIGITS])
+            progress.labels.append(arrays["labels"][:SHORT_DIGITS])
 
     def finish(self) -> None:
         """Remove the checkpoints once the record is written."""
@@ -273,7 +272,7 @@ class LearnRun:
 
 def _fed(arrays: dict[str, NDArray[Any]]) -> tuple[str, str]:
     """Return the digests of an evaluation's inputs and labels."""
-    labels, inputs = (digest_array(arrays[name])[:_MARK_DIGITS] for name in ("labels", "inputs"))
+    labels, inputs = (digest_array(arrays[name])[:SHORT_DIGITS] for name in ("labels", "inputs"))
     return labels, inputs
 
 

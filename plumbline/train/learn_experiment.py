@@ -22,10 +22,7 @@ class LearnExperiment(LearnRun):
 
     def __init__(self, context: Context, learn: LearnSpec, bundle: Bundle) -> None:
         experiment = bundle.experiment
-        learn = learn.replace(
-            precision=experiment.precision or learn.precision, attention=experiment.attention or learn.attention
-        )
-        super().__init__(context, learn)
+        super().__init__(context, learn.replace(precision=experiment.precision or learn.precision))
         self.until = min(experiment.steps, learn.steps)
         self._bundle = bundle
 

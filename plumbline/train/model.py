@@ -172,12 +172,9 @@ def describe_model(model: nn.Module) -> ModelEvidence:
                 tied_to="" if owner == name else owner,
             )
         )
-    modules = tuple((name, _settings(module)) for name, module in model.named_modules())
-    shapes = [(p.name, list(p.shape), p.tied_to, p.trainable) for p in parameters]
     return ModelEvidence(
         parameters=tuple(parameters),
-        modules=modules,
-        architecture_sha256=digest_json({"parameters": shapes, "modules": modules}),
+        modules=tuple((name, _settings(module)) for name, module in model.named_modules()),
         weights_sha256=digest_json({p.name: p.sha256 for p in parameters}),
     )
 

@@ -207,7 +207,7 @@ class Prover(Observer):
         lost = {**lost, **self._lost, **dict.fromkeys(formless, "not finite in fp64")}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         proof = Proof(
-            step=self._step, errors=_kept(listed), tensors=len(listed), draws=draws, skipped=self._skipped, lost=why,
+            step=self._step, errors=_kept(listed), tensors=len(listed), draws=draws, lost=why,
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}

@@ -69,10 +69,10 @@ class Keeper:
         self._bytes = 0
         self.arrays: dict[str, NDArray[Any]] = {}
 
-    def wants(self, rung: str, step: int, name: str = "") -> bool:
+    def wants(self, rung: str, step: int, name: str) -> bool:
         """Return whether the experiment captures this kind of tensor at `step`."""
         return any(
-            capture.rung == rung and capture.step == step and (not name or not capture.names or name in capture.names)
+            capture.rung == rung and capture.step == step and (not capture.names or name in capture.names)
             for capture in self._captures
         )
 
@@ -84,8 +84,6 @@ class Keeper:
 
     def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
         """Store a requested tensor."""
-        if not self.wants(rung, step, name):
-            return
         self._bytes += array.nbytes
         if self._bytes > MAX_CAPTURE_BYTES:
             text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"

@@ -22,7 +22,7 @@ from plumbline.data.datasets.rows import Row
 from plumbline.data.datasets.shards import store_bytes, write_shards
 from plumbline.data.datasets.tokenizer import SPECIAL_TOKENS, word_tokenizer
 from plumbline.data.staging.order import plan_rows, planned_files, random_keys
-from plumbline.schema.digest import canonical_json, digest_array, digest_json
+from plumbline.schema.digest import SHORT_DIGITS, canonical_json, digest_array, digest_json
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, RunSpec
 from plumbline.train.context import Context
@@ -42,7 +42,6 @@ _WORDS = 6
 _TRAIN_ROWS, _EVALUATION_ROWS, _BATCH, _LENGTH, _STEPS = 128, 64, 16, 12, 60
 _LEAST = 0.95
 """Minimum accuracy. The task is learned without an error at every instruction set and precision that was tried."""
-_MARK_DIGITS = 16
 
 
 def _rows() -> list[Row]:
@@ -132,7 +131,7 @@ def learn_difference_once(ranks: Ranks, cache: Path) -> str:
 def _differences(run: LearnRun, rows: list[Row], order: NDArray[np.int64], vocabulary: dict[str, int]) -> Iterator[str]:
     curve = run.curve()
     labels = np.array([row.label for row in rows], np.int64)
-    trained = [digest_array(labels[batch])[:_MARK_DIGITS] for batch in order.reshape(_STEPS, _BATCH)]
+    trained = [digest_array(labels[batch])[:SHORT_DIGITS] for batch in order.reshape(_STEPS, _BATCH)]
     if curve is None or len(curve.evaluations) != 1:
         yield "learn: no evaluation"
         return

@@ -179,7 +179,7 @@ class SpeedRun:
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
         self._behind(engine, prover, steps, first)
-        self._trail = trail.trail(engine, compiled=speed.compile)
+        self._trail = trail.trail(engine)
 
     def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
         """Train and check a few more steps after the measurement."""

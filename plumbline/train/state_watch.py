@@ -6,17 +6,15 @@ are not those of the first one.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from plumbline.schema.evidence import Inconsistency
+from plumbline.schema.evidence import Inconsistency, WatchedEvent, WatchedPart
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import checksum, host_array
 from plumbline.train.engine import Engine
 from plumbline.train.ranks import Ranks
 
 _MOST = 100
-Part = Literal["weights", "moments", "masks"]
-Event = Literal["evaluation", "checkpoint", "step", "processes"]
 
 
 class StateWatch:
@@ -25,16 +23,16 @@ class StateWatch:
     def __init__(self, engine: Engine, ranks: Ranks, found: list[dict[str, Any]]) -> None:
         self._engine, self._ranks, self._found = engine, ranks, found
         self._mine: list[Inconsistency] = []
-        self._known: set[tuple[Part, Event]] = set()
-        self._held: tuple[Event, dict[Part, bytes]] | None = None
+        self._known: set[tuple[WatchedPart, WatchedEvent]] = set()
+        self._held: tuple[WatchedEvent, dict[WatchedPart, bytes]] | None = None
 
-    def _sums(self) -> dict[Part, bytes]:
+    def _sums(self) -> dict[WatchedPart, bytes]:
         engine = self._engine
-        parts: dict[Part, Any] = {"weights": engine.bare.parameters(), "moments": read_moments(engine).values()}
+        parts: dict[WatchedPart, Any] = {"weights": engine.bare.parameters(), "moments": read_moments(engine).values()}
         device = self._ranks.device
         return {part: host_array(checksum(tensors, device)).tobytes() for part, tensors in parts.items()}
 
-    def held(self, step: int, event: Event) -> None:
+    def held(self, step: int, event: WatchedEvent) -> None:
         """Store the state's checksums before an evaluation or checkpoint."""
         self._held = (event, self._sums())
         self._compare(step, self._held[1]["weights"])
@@ -60,7 +58,7 @@ class StateWatch:
                 self.add(step, part, event)
         self._gather()
 
-    def add(self, step: int, part: Part, event: Event) -> None:
+    def add(self, step: int, part: WatchedPart, event: WatchedEvent) -> None:
         """Record the first inconsistency of each part and event."""
         if (part, event) not in self._known:
             self._known.add((part, event))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -180,12 +180,3 @@ def read_rows(tensors: Sequence[TensorSummary], others: Sequence[torch.Tensor] =
         found = host_arrays([*(each for tensor in tensors for each in tensor.row()), *others])
     rows = iter(found[: 2 * len(tensors)])
     return list(zip(rows, rows, strict=True)), found[2 * len(tensors) :]
-
-
-def summarize(tensors: Iterable[torch.Tensor], *, unsigned: bool = True, sketched: bool = True) -> list[Summary]:
-    """Return the summary of each tensor."""
-    started = []
-    for value in tensors:
-        started.append(TensorSummary(value, value.shape, unsigned=unsigned, sketched=sketched))
-        started[-1].add(value)
-    return [each.read(*row) for each, row in zip(started, read_rows(started)[0], strict=True)]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from plumbline.schema.digest import digest_array, digest_json
+from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
-from plumbline.schema.production import MAX_TRAIL, SpeedTrail
+from plumbline.schema.production import MAX_LOGGED, Apart, SpeedTrail
 from plumbline.schema.sketch import keys, to_mark
 from plumbline.train.batches import Batch
-from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import checksum, finite, host_array, whole_tensor
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.numerics import digest_states, read_states
@@ -21,27 +19,6 @@ from plumbline.train.ranks import Ranks
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
-_IMPLEMENTATION = ("fused", "foreach", "capturable")
-
-_DIGITS = 16
-
-
-def settings_of(engine: Engine, *, compiled: bool) -> dict[str, Any]:
-    """Return the model and optimizer settings that select kernels."""
-    group = engine.optimizer.param_groups[0]
-    rates = sorted({float(module.p) for module in engine.bare.modules() if isinstance(module, nn.Dropout)})
-    return {
-        "attention": attention_of(engine.bare),
-        **{f"optimizer.{name}": group.get(name) for name in _IMPLEMENTATION},
-        "optimizer": type(engine.optimizer).__name__,
-        "dropout": ", ".join(map(str, rates)),
-        "compiled": compiled,
-        "loss_scaling": engine.scaler is not None,
-        **({"distributed": "fsdp"} if engine.is_sharded else {}),
-    }
-
-
-Apart = Literal["weights", "gradient", "learning rate"]
 
 
 def _first_apart(steps: Sequence[int], values: Sequence[Sequence[object]]) -> tuple[int, int] | None:
@@ -90,7 +67,7 @@ class TrailObserver(Observer):
 
     def feeds(self, local: Batch, first_row: int) -> None:
         """Add checksums of the micro-batch rows before the forward pass."""
-        if len(self._num_rows) >= MAX_TRAIL:
+        if len(self._num_rows) >= MAX_LOGGED:
             return
         rows = len(local["labels"])
         self._names = [name for name in BATCH_FIELDS if name in local]
@@ -142,12 +119,12 @@ class TrailObserver(Observer):
             parameters = list(self._model.parameters())
             self._weights.append(checksum(parameters, parameters[0].device))
 
-    def trail(self, engine: Engine, *, compiled: bool) -> SpeedTrail:
+    def trail(self, engine: Engine) -> SpeedTrail:
         """Read the log from the device, and merge all processes'."""
         sums = torch.stack(self._sums).cpu().tolist() if self._sums else []
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
         losses = [sum(next(read) * share for _, share in losses) for losses in self._losses]
-        weights = tuple(digest_array(host_array(total))[:_DIGITS] for total in self._weights)
+        weights = tuple(digest_array(host_array(total))[:SHORT_DIGITS] for total in self._weights)
         norms = tuple(map(finite, read_losses(self._norms))) if len(self._norms) == len(losses) else ()
         clipped = tuple(map(finite, read_losses(self._clipped))) if norms else ()
         mine = (self._num_rows, sums, losses, self._generators, weights, self._rates, norms)
@@ -167,8 +144,8 @@ class TrailObserver(Observer):
             apart=(apart,) if apart else (),
             apart_by=part,
             generators=tuple(
-                (step, digest_json([other[3][place] for other in everyone])[:16])
+                (step, digest_json([other[3][place] for other in everyone])[:SHORT_DIGITS])
                 for place, step in enumerate(self._steps)
             ),
-            settings=settings_of(engine, compiled=compiled),
+            dropout=tuple(sorted({float(each.p) for each in engine.bare.modules() if isinstance(each, nn.Dropout)})),
         )

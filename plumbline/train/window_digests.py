@@ -44,9 +44,9 @@ class ModuleDigests(Book[Digested]):
             self.formats[name] = str(value.dtype).removeprefix("torch.")
 
     def _add(self, stage: Stage, name: str, value: torch.Tensor) -> None:
-        is_sketched = not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
-        self._opened.append((stage, name, TensorSummary(value, value.shape, unsigned=True, sketched=is_sketched)))
-        self._opened[-1][2].add(value)
+        summary = TensorSummary(value, value.shape, unsigned=True, sketched=_is_sketched(name))
+        self._opened.append((stage, name, summary))
+        summary.add(value)
 
     def feeds(self, local: Batch) -> None:
         """Store the fields of a micro-batch."""
@@ -86,10 +86,13 @@ class ModuleDigests(Book[Digested]):
         return tuple((name, joined(pieces)) for name, pieces in found.items())
 
 
+def _is_sketched(name: str) -> bool:
+    return not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
+
+
 def _of_calls(name: str, calls: Sequence[Digested]) -> Digested:
     sketch = next((each.sketch for each in calls if each.sketch is not None), None)
-    is_sketched = not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
-    return Digested(joined([each.digest for each in calls]), sketch if is_sketched else None)
+    return Digested(joined([each.digest for each in calls]), sketch if _is_sketched(name) else None)
 
 
 def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
-from plumbline.train.engine import Engine, Observer
+from plumbline.train.engine import Engine
 from plumbline.train.model import build_model
 from plumbline.train.native_operations import measure_operations
 from plumbline.train.ranks import Ranks
@@ -29,7 +29,7 @@ def measured(dropout: float) -> dict[str, str]:
         speed={"steps": 10},
     )  # fmt: skip
     built = build_model(spec, attention="sdpa", dropout=dropout, device=torch.device("cpu")).train()
-    engine = Engine(spec, built, Ranks(), steps=1, precision="bf16", part="speed", observer=Observer())
+    engine = Engine(spec, built, Ranks(), steps=1, precision="bf16", part="speed")
     state = torch.get_rng_state()
     found = {operation.name: operation.sha256 for operation in measure_operations(engine, 3, 3)}
     assert torch.equal(torch.get_rng_state(), state)

@@ -134,7 +134,7 @@ def _pair(left: PortableEvidence, right: PortableEvidence) -> Any:
         fingerprint = SimpleNamespace(packages={"torch": version}, numerics={})
         return SimpleNamespace(record=SimpleNamespace(evidence=evidence, fingerprint=fingerprint))
 
-    return SimpleNamespace(reference=side(left, "2.13.0"), candidate=side(right, "2.12.0"))
+    return Pair(side(left, "2.13.0"), side(right, "2.12.0"))
 
 
 def test_a_product_in_two_halves_is_another_order_of_operations(

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from plumbline.schema.sketch import BLOCK, sketch
-from plumbline.train.digests import device_lanes, digest_each, host_array, lanes, norm
-from plumbline.train.summaries import NUM_SIGNED, DeviceSummary, TensorSummary, read_rows, summarize
+from plumbline.train.digests import device_lanes, digest_each, host_array, lanes
+from plumbline.train.summaries import NUM_SIGNED, DeviceSummary, Summary, TensorSummary, read_rows
 
 
 def _values(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
+
+
+def _norm(array: NDArray[Any]) -> float:
+    flat = array.reshape(-1).astype(np.float64)
+    return math.sqrt(float(np.dot(flat, flat)))
+
+
+def _summary(value: torch.Tensor, *, unsigned: bool) -> Summary:
+    started = TensorSummary(value, value.shape, unsigned=unsigned, sketched=True)
+    started.add(value)
+    return started.read(*read_rows([started])[0][0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -25,11 +38,11 @@ def test_pieces_have_the_digest_and_the_sketch_of_the_whole(dtype: torch.dtype) 
         whole.add(values[row : row + 1], row * values.shape[1])
     found = whole.read(*read_rows([whole])[0][0])
     array = host_array(values)
-    (alone,) = summarize([values], unsigned=False)
+    alone = _summary(values, unsigned=False)
     assert (found.sha256, found.shape, found.dtype) == (alone.sha256, tuple(values.shape), dtype)
     assert np.array_equal(found.sketch, sketch(array))
-    assert found.norm == pytest.approx(norm(array), rel=1e-12)
-    assert (alone.sha256, alone.norm) == (digest_each({"a": values})["a"], norm(array))
+    assert found.norm == pytest.approx(_norm(array), rel=1e-12)
+    assert (alone.sha256, alone.norm) == (digest_each({"a": values})["a"], _norm(array))
 
 
 def test_two_processes_parts_add_up_to_the_whole() -> None:
@@ -87,7 +100,7 @@ def test_a_device_sums_the_same_sketch_and_norm(size: int, num_pieces: int) -> N
         device.add(piece, start)
         start += len(piece)
     row = device.numbers().numpy()
-    expected, length = sketch(values.numpy()), norm(values.numpy())
+    expected, length = sketch(values.numpy()), _norm(values.numpy())
     assert np.linalg.norm(row[:64] - row[64:NUM_SIGNED] - expected) <= 2e-15 * length
     assert math.sqrt(row[NUM_SIGNED]) == pytest.approx(length, rel=1e-12)
     assert row[NUM_SIGNED + 1] == 0
@@ -96,7 +109,7 @@ def test_a_device_sums_the_same_sketch_and_norm(size: int, num_pieces: int) -> N
 def test_a_value_that_is_not_finite_is_noticed_on_host_and_device() -> None:
     values = _values(10)
     values[3] = float("nan")
-    assert not summarize([values])[0].is_finite
+    assert not _summary(values, unsigned=True).is_finite
     device = DeviceSummary(torch.device("cpu"))
     device.add(values, 0)
     assert device.numbers()[NUM_SIGNED + 1] == 1
@@ -104,5 +117,5 @@ def test_a_value_that_is_not_finite_is_noticed_on_host_and_device() -> None:
 
 def test_the_sign_of_zero_counts_only_where_it_is_asked_for() -> None:
     zeros = [torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])]
-    signed, unsigned = ({each.sha256 for each in summarize(zeros, unsigned=kind)} for kind in (False, True))
+    signed, unsigned = ({_summary(each, unsigned=kind).sha256 for each in zeros} for kind in (False, True))
     assert (len(signed), len(unsigned)) == (2, 1)

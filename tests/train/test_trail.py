@@ -41,7 +41,7 @@ def trail_of(*, is_lazy: bool) -> SpeedTrail:
     optimizer.step()
     observer.done(StepOutcome([(loss, 1.0)], (0.1,), norm))
     observer.weigh(engine, 1)
-    return observer.trail(engine, compiled=False)
+    return observer.trail(engine)
 
 
 def test_the_start_is_what_the_first_step_computes_with() -> None:

@@ -1,4 +1,4 @@
-"""Rung 3 of the evidence ladder: each batch, field by field."""
+"""Rung of the batches: each batch, field by field."""
 
 from __future__ import annotations
 

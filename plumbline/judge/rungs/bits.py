@@ -1,7 +1,7 @@
 """Bitwise comparison of one kind of evidence, whatever the difference's size.
 
-If no recorded difference explains different rounding, bits must be equal (tier 0), and the first different bit is the
-place of the cause, however small the difference is there.
+If no recorded difference explains different rounding, bits must be equal, and the first different bit is the place of
+the cause, however small the difference is there.
 """
 
 from __future__ import annotations

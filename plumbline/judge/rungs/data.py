@@ -1,4 +1,4 @@
-"""Rung 2 of the evidence ladder: the dataset rows read."""
+"""Rung of the data: the dataset rows read."""
 
 from __future__ import annotations
 

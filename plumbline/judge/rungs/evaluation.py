@@ -1,4 +1,4 @@
-"""Rung 10 of the evidence ladder: evaluations of the probe and of a curve, and what a machine's own logits give."""
+"""Rung of evaluations: those of the probe and of a curve, and their recount from the same logits."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def miscounted(pair: Pair, part: Part, *, loss: bool = True) -> Mismatch | None:
 
     `loss`: compare the loss, too, which a different loss function of the training changes.
     """
-    for side, record in (("reference", pair.reference), ("candidate", pair.candidate)):
+    for side, record in pair.sides:
         for step, name, number, own in _miscounts(record, part):
             if loss or name != "loss":
                 why = fact("evaluation.recounted", side=side, name=name, number=number, own=own, step=step)

@@ -1,4 +1,4 @@
-"""Rung 6 of the evidence ladder: the output of each module."""
+"""Rung of the forward pass: the output of each module."""
 
 from __future__ import annotations
 

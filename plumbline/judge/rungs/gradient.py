@@ -1,4 +1,4 @@
-"""Rung 8 of the evidence ladder: gradients before and after clipping."""
+"""Rung of gradients: before and after clipping."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
-Part = Literal["speed", "learn"]
+Trained = Literal["speed", "learn"]
 _WHOLE = "whole"
 """Name of the digest of a whole batch, where its other fields have none of their own."""
 
@@ -40,7 +40,7 @@ class Log:
     """By batch field, one checksum or number per step."""
     rates: Sequence[float]
     losses: Sequence[float | None]
-    dropout: str | None = None
+    dropout: tuple[float, ...] | None = None
     norms: Sequence[float | None] = ()
     weights: Mapping[int, str] = field(default_factory=dict)
     """Checksum of all weights by the number of steps done."""
@@ -48,19 +48,18 @@ class Log:
     resumed_at: Sequence[int] = ()
 
 
-def log_of(side: LoadedRecord, part: Part) -> Log | None:
+def log_of(side: LoadedRecord, part: Trained) -> Log | None:
     """Return what a training part logged; `None` without it."""
-    speed, learn = side.record.evidence.speed, side.record.evidence.learn
+    trail, learn = side.record.evidence.trail, side.record.evidence.learn
     if part == "speed":
-        return _of_speed(speed.trail) if speed is not None and speed.trail is not None else None
+        return _of_speed(trail) if trail is not None else None
     return _of_learn(learn) if learn is not None and learn.weights_sha256 is not None else None
 
 
 def _of_speed(trail: SpeedTrail) -> Log:
-    dropout = trail.settings.get("dropout")
     return Log(
         {"rows": trail.num_rows, **trail.marks}, trail.learning_rates, trail.losses,
-        dropout=None if dropout is None else str(dropout), norms=trail.gradient_norms,
+        dropout=trail.dropout, norms=trail.gradient_norms,
         weights=dict(trail.weights), generators=dict(trail.generators),
     )  # fmt: skip
 
@@ -69,7 +68,7 @@ def _of_learn(curve: LearnEvidence) -> Log:
     ends = {0: curve.start_sha256, curve.steps: curve.weights_sha256}
     return Log(
         {"row_ids": curve.rows, "labels": curve.labels, _WHOLE: curve.batches}, curve.learning_rates, curve.losses,
-        dropout=None if curve.dropout is None else ", ".join(map(str, curve.dropout)),
+        dropout=curve.dropout,
         weights={done: mark for done, mark in ends.items() if mark is not None}, resumed_at=curve.resumed_at,
     )  # fmt: skip
 
@@ -85,7 +84,7 @@ class _Apart:
     why: Statement
 
 
-def logged(pair: Pair, part: Part, *, is_due: bool | None = None) -> Mismatch | None:
+def logged(pair: Pair, part: Trained, *, is_due: bool | None = None) -> Mismatch | None:
     """Return the first different entry of a part's logs.
 
     `is_due`: whether losses, norms and weights must have equal bits; by default, where the machines owe them.
@@ -100,7 +99,7 @@ def logged(pair: Pair, part: Part, *, is_due: bool | None = None) -> Mismatch | 
     return None if found is None else _mismatch(part, found, is_due=is_due, shown=found is exact)
 
 
-def _mismatch(part: Part, found: _Apart, *, is_due: bool, shown: bool) -> Mismatch:
+def _mismatch(part: Trained, found: _Apart, *, is_due: bool, shown: bool) -> Mismatch:
     check, whose = f"{part}.{'bits' if is_due else 'exact'}", fact("log.reference")
     metric = fact("log.differs", what=found.at, step=found.step, part=part, whose=whose)
     finding = Finding(check=check, outcome="drift", metric=metric, observed=found.step, detail=found.why)
@@ -110,10 +109,11 @@ def _mismatch(part: Part, found: _Apart, *, is_due: bool, shown: bool) -> Mismat
     return Mismatch(part, at, (finding,), (suspicion,), basis="given")
 
 
-def _exact(pair: Pair, part: Part, left: Log, right: Log) -> Iterator[_Apart]:
+def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]:
     """Yield what differs on every machine, in the order within a step."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
-        why = fact("log.dropout", dropout=right.dropout or "0", reference=left.dropout or "0")
+        ours, theirs = (", ".join(map(str, side.dropout or ())) or "0" for side in (left, right))
+        why = fact("log.dropout", dropout=theirs, reference=ours)
         yield _Apart(0, "rng", "dropout", "rng", why)
     if _first_apart(left.weights, right.weights) == 0:
         yield _Apart(0, "weights", "weights", "weights.init", fact("log.start", part=part))
@@ -156,7 +156,7 @@ def _batches(
         return
 
 
-def bits_due(pair: Pair, part: Part) -> bool:
+def bits_due(pair: Pair, part: Trained) -> bool:
     """Return whether a part must have equal bits on both sides.
 
     On a GPU, kernels of `speed` may be chosen by their time, night by night: equal operations show that they are not.
@@ -166,8 +166,8 @@ def bits_due(pair: Pair, part: Part) -> bool:
     if part == "learn":
         return True
     sides = [side.record for side in (pair.reference, pair.candidate)]
-    checks = [side.evidence.speed.production for side in sides if side.evidence.speed is not None]
-    if len(checks) < 2 or not all(each is not None and each.repeated for each in checks):
+    checks = (side.evidence.production for side in sides)
+    if not all(each is not None and each.repeated for each in checks):
         return False
     if not any(side.fingerprint.gpus for side in sides):
         return True
@@ -206,10 +206,10 @@ def _first_loss(pair: Pair, left: Log, right: Log) -> _Apart | None:
     """Return the first loss that differs by more than rounding can explain."""
     if not left.losses or not right.losses or None in left.losses or None in right.losses:
         return None
-    spec = pair.reference.record.spec.learn
+    precision = pair.reference.record.spec.precision_of("learn")
     ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
     # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
-    if abs(theirs - ours) > limit_of("gradient", spec.precision if spec else "fp32") * max(abs(ours), 1.0):
+    if abs(theirs - ours) > limit_of("gradient", precision) * max(abs(ours), 1.0):
         return _Apart(0, "loss", "loss", "unattributed", fact("log.first-loss", loss=theirs, reference=ours))
     most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
     place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)

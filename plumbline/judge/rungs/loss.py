@@ -1,4 +1,4 @@
-"""Rung 7 of the evidence ladder: loss recomputed from logits."""
+"""Rung of the loss: recomputed from logits."""
 
 from __future__ import annotations
 

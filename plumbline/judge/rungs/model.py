@@ -1,4 +1,4 @@
-"""Rung 4 of the evidence ladder: model structure and initial weights."""
+"""Rung of the model: structure and initial weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rung 9 of the evidence ladder: learning rates, optimizer settings, updates."""
+"""Rung of the update: learning rates, optimizer settings, updates."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 from plumbline.judge.native import SOFTWARE
 from plumbline.judge.pair import Pair
@@ -18,10 +17,10 @@ from plumbline.schema import limits
 from plumbline.schema.evidence import PortableEvidence, PortableWindow
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import CLIPPED, common, first_steps, window_parts
+from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.verdict import Stage
 
-Part = Literal["probe", "speed", "learn"]
 Windows = tuple[PortableWindow, PortableWindow]
 _COUNTED = ("inputs", "labels", "evaluation")
 """Parts of an evaluation that no module computes: what it reads, and how it counts."""
@@ -37,7 +36,7 @@ def other_software(pair: Pair) -> bool:
     return any(left.get(name) != right.get(name) for name in SOFTWARE)
 
 
-def _has_other_order(pair: Pair, part: Part) -> bool:
+def _has_other_order(pair: Pair, part: PartName) -> bool:
     """Return whether a version or an attention kernel may compute the same formula in another order.
 
     In half precision two attention kernels round at other places, also in portable arithmetic; a probe's is fp64.
@@ -46,20 +45,19 @@ def _has_other_order(pair: Pair, part: Part) -> bool:
     return other_software(pair) or (part != "probe" and len(kernels) > 1)
 
 
-def sides_of(pair: Pair, part: Part) -> list[tuple[str, PortableEvidence]]:
+def sides_of(pair: Pair, part: PartName) -> list[tuple[str, PortableEvidence]]:
     """Return the windows of each side that has any, with its role."""
-    sides = (("reference", pair.reference), ("candidate", pair.candidate))
-    trained = [(name, getattr(side.record.evidence, part)) for name, side in sides]
+    trained = [(name, getattr(side.record.evidence, part)) for name, side in pair.sides]
     return [(name, each.portable) for name, each in trained if each is not None and each.portable is not None]
 
 
-def common_windows(pair: Pair, part: Part) -> list[Windows]:
+def common_windows(pair: Pair, part: PartName) -> list[Windows]:
     """Return the windows of the same step on both sides."""
     sides = [found for _, found in sides_of(pair, part)]
     return list(common(sides[0], sides[1])) if len(sides) == 2 else []
 
 
-def first_apart(pair: Pair, part: Part) -> Windows | None:
+def first_apart(pair: Pair, part: PartName) -> Windows | None:
     """Return the first windows that differ by more than the order of operations."""
     for windows, _, sizes in _differing(pair, part):
         if not sizes or part == "probe":  # whose later windows follow from this one
@@ -80,14 +78,14 @@ def excused(pair: Pair) -> tuple[Statement, float] | None:
     return fact("windows.place", stage=stage, step=ours.step, name=name), max(sizes)
 
 
-def _differing(pair: Pair, part: Part) -> Iterator[tuple[Windows, tuple[Stage, str], list[float]]]:
+def _differing(pair: Pair, part: PartName) -> Iterator[tuple[Windows, tuple[Stage, str], list[float]]]:
     """Yield windows that differ, with the first place, and its sizes if the order of operations explains them."""
     for windows in common_windows(pair, part):
         if (place := next(window_parts(*windows), None)) is not None:
             yield windows, place, _sizes_of_order(pair, part, windows, place)
 
 
-def _sizes_of_order(pair: Pair, part: Part, windows: Windows, place: tuple[Stage, str]) -> list[float]:
+def _sizes_of_order(pair: Pair, part: PartName, windows: Windows, place: tuple[Stage, str]) -> list[float]:
     """Return the sizes of a stage's differences if the order of operations explains them, or none.
 
     A difference of one slice is as large as a small fault's: only different software or attention excuses it.
@@ -103,11 +101,10 @@ def _sizes_of_order(pair: Pair, part: Part, windows: Windows, place: tuple[Stage
     return found if all(size <= limit for size in found) else []  # a NaN is no small difference
 
 
-def _limit(pair: Pair, part: Part, window: PortableWindow, stage: Stage) -> float:
+def _limit(pair: Pair, part: PartName, window: PortableWindow, stage: Stage) -> float:
     """Return the largest error that a different operation order can cause."""
     if part != "probe":
-        setting = getattr(pair.reference.record.spec, part)
-        return floor_of(_KINDS.get(stage, "gradient"), setting.precision if setting is not None else "fp32")
+        return floor_of(_KINDS.get(stage, "gradient"), pair.reference.record.spec.precision_of(part))
     if stage == "optimizer":
         return limits.ORDER_OF_UPDATE
     side = sides_of(pair, part)[0][1]

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import has_compiled
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.order import Part
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
-from plumbline.schema.production import ProductionEvidence
+from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import floor_of, kernel_limits
 from plumbline.schema.verdict import Divergence, Finding, Note, Stage
 
@@ -38,20 +37,15 @@ class Checked:
         return self.error is None or not self.error <= self.limit
 
 
-def _checks(side: LoadedRecord) -> ProductionEvidence | None:
-    speed = side.record.evidence.speed
-    return speed.production if speed is not None else None
-
-
-def lost_checks(side: LoadedRecord, part: Part) -> str:
+def lost_checks(side: LoadedRecord, part: PartName) -> str:
     """Return why a part's own checks were not made, or ""."""
-    checks = _checks(side) if part == "speed" else None
+    checks = side.record.evidence.production if part == "speed" else None
     return checks.lost if checks is not None else ""
 
 
 def checked(side: LoadedRecord) -> tuple[Checked, ...]:
     """Return all tensors that a training compared with the plain model in fp64."""
-    checks = _checks(side)
+    checks = side.record.evidence.production
     if checks is None:
         return ()
     named = [(*key.partition(" ")[::2], error) for key, error in checks.formula]
@@ -67,7 +61,7 @@ def unsteady(pair: Pair) -> Mismatch | None:
 
     On a GPU and in compiled code, sums of gradients by atomic additions need not repeat themselves.
     """
-    left, right = _checks(pair.reference), _checks(pair.candidate)
+    left, right = pair.reference.record.evidence.production, pair.candidate.record.evidence.production
     record = pair.candidate.record
     if left is None or right is None or record.fingerprint.gpus or has_compiled(record, "speed"):
         return None
@@ -84,7 +78,8 @@ def unsteady(pair: Pair) -> Mismatch | None:
 
 def production_findings(pair: Pair) -> Iterator[Finding]:
     """Yield the proof of the candidate's own checks."""
-    spec, checks, tensors = pair.candidate.record.spec.speed, _checks(pair.candidate), checked(pair.candidate)
+    record, tensors = pair.candidate.record, checked(pair.candidate)
+    spec, checks = record.spec.speed, record.evidence.production
     if spec is None or checks is None or not checks.formula or checks.lost:
         return
     worst = max(tensors, key=lambda each: (each.error or 0.0) / each.limit)
@@ -109,5 +104,5 @@ def production_notes(pair: Pair) -> tuple[Note, ...]:
         return ()
     if not spec.speed.checks:
         return (Note(text=fact("production.off")),)
-    checks = _checks(pair.candidate)
+    checks = pair.candidate.record.evidence.production
     return (Note(text=fact("production.lost", why=checks.lost)),) if checks is not None and checks.lost else ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.native import kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.schema import limits
@@ -15,11 +16,10 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import parts
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import MANTISSA_BITS, Precision
+from plumbline.schema.spec import MANTISSA_BITS, PARTS
 from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
-PARTS = ("probe", "speed", "learn")
 _CODES: dict[str, tuple[Stage, CauseCode, str]] = {
     "state": ("optimizer", "optimizer", "proof.state"), "forward": ("forward", "operator", "proof.forward"),
     "loss": ("loss", "loss", "proof.loss"), "gradient": ("gradient", "gradient", "proof.gradient"),
@@ -66,9 +66,9 @@ def other_draws(pair: Pair, part: str) -> Mismatch | None:
 
 def proof_notes(pair: Pair) -> Iterator[Note]:
     """Yield a note for each reason why a step's tensors were not compared with their definitions."""
-    for side, record in (("reference", pair.reference.record), ("candidate", pair.candidate.record)):
+    for side, loaded in pair.sides:
         for part in PARTS:
-            lost = {proof.lost: proof.step for proof in reversed(proofs_of(record, part)) if proof.lost}
+            lost = {proof.lost: proof.step for proof in reversed(proofs_of(loaded.record, part)) if proof.lost}
             for why, step in lost.items():
                 yield Note(text=fact("proof.lost", part=part, side=side, step=step, why=why))
 
@@ -120,15 +120,9 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
     """Return the retained mantissa bits, if too few bits explain the error."""
-    spec = {"probe": record.spec.probe, "speed": record.spec.speed, "learn": record.spec.learn}[part]
-    precision: Precision = spec.precision if spec is not None else "fp32"
-    prefix = "" if part == "probe" else f"{part}."
-    kept = [
-        bits for name, bits in record.fingerprint.mantissa_bits.items()
-        if name.startswith(prefix) and (prefix or "." not in name)
-    ]  # fmt: skip
-    fewest = min(kept, default=MANTISSA_BITS[precision])
-    if MANTISSA_BITS[precision] - fewest < limits.FEWER_BITS or found.error is None:
+    wanted = MANTISSA_BITS[record.spec.precision_of(part)]
+    fewest = min(kept_bits(record, part).values(), default=wanted)
+    if wanted - fewest < limits.FEWER_BITS or found.error is None:
         return None
     error = found.error * 2.0 ** -(_FORMATS.get(found.dtype, MANTISSA_BITS["fp32"]) + 1)
     return fewest if error <= limits.COARSE_UNITS * 2.0**-fewest else None

@@ -1,4 +1,4 @@
-"""Rung 5 of the evidence ladder: random generator states."""
+"""Rung of generators: random states before each step."""
 
 from __future__ import annotations
 

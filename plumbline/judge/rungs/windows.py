@@ -11,8 +11,7 @@ from dataclasses import replace
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
-from plumbline.judge.rungs.order import Part, common_windows, first_apart, other_software, sides_of
-from plumbline.schema.evidence import LearnEvidence
+from plumbline.judge.rungs.order import common_windows, first_apart, other_software, sides_of
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import (
     CLIPPED,
@@ -22,6 +21,7 @@ from plumbline.schema.portable_parts import (
     other_formats,
     window_parts,
 )
+from plumbline.schema.spec import PartName
 from plumbline.schema.task import draws_labels
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
@@ -34,12 +34,7 @@ _RESTORED: dict[str, CauseCode] = {
 _INCONSISTENT: dict[str, CauseCode] = {"masks": "rng"}
 
 
-def _curves(pair: Pair) -> tuple[LearnEvidence, LearnEvidence] | None:
-    left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
-    return (left, right) if left is not None and right is not None else None
-
-
-def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
+def window_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
     """Return the first difference in a part's windows: of a device, of processes, or of the sides."""
     if (within := side_mismatch(pair, part)) is not None:
         return within
@@ -57,7 +52,7 @@ def window_mismatch(pair: Pair, part: Part) -> Mismatch | None:
     return _mismatch(part, Suspicion(code, why, evidence, (name,), shown=True), windows[0].step, stage)
 
 
-def side_mismatch(pair: Pair, part: Part) -> Mismatch | None:
+def side_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
     """Return a mismatch if a device does not repeat its bits, or a process differs from the others.
 
     Processes with different batches cannot repeat each other: then only the different batch is reported. If the sides
@@ -117,7 +112,7 @@ def _place(name: str) -> str:
     return name.rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name.removesuffix(DROPOUT_MASK)
 
 
-def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
+def _mismatch(part: PartName, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
     name = _place(suspicion.names[0])
     finding = Finding(
         check=f"{part}.portable", outcome="drift", metric=fact("windows.bits", stage=stage, step=step, part=part),
@@ -131,7 +126,7 @@ def _mismatch(part: Part, suspicion: Suspicion, step: int, stage: Stage) -> Mism
     return Mismatch(part, at, (finding,), suspicions, basis="given")
 
 
-def _num_equal(pair: Pair, part: Part) -> int:
+def _num_equal(pair: Pair, part: PartName) -> int:
     """Return the number of windows with equal bits."""
     return sum(next(window_parts(*windows), None) is None for windows in common_windows(pair, part))
 
@@ -145,7 +140,7 @@ def proven_steps(pair: Pair) -> int:
     return min(map(first_steps, sides))
 
 
-def lost_windows(pair: Pair, part: Part) -> str:
+def lost_windows(pair: Pair, part: PartName) -> str:
     """Return why a part has no comparable windows, or "".
 
     An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason,
@@ -158,7 +153,7 @@ def lost_windows(pair: Pair, part: Part) -> str:
     return why
 
 
-def window_findings(pair: Pair, part: Part) -> list[Finding]:
+def window_findings(pair: Pair, part: PartName) -> list[Finding]:
     """Return the proof that both sides compute equal formulas, or what prevents it in the probe."""
     check, findings = f"{part}.portable", list[Finding]()
     if num := _num_equal(pair, part):
@@ -176,11 +171,11 @@ def window_findings(pair: Pair, part: Part) -> list[Finding]:
     return findings
 
 
-def window_notes(pair: Pair, part: Part) -> list[Note]:
+def window_notes(pair: Pair, part: PartName) -> list[Note]:
     """Describe what windows prove about a part."""
-    setting, notes = getattr(pair.reference.record.spec, part), list[Note]()
+    notes = list[Note]()
     if num := _num_equal(pair, part):
-        precision = setting.precision if setting else ""
+        precision = pair.reference.record.spec.precision_of(part)
         text = fact("windows.proven", num=num, precision=precision, part=part)
         notes.append(Note(code="portable", text=text))
     for side, windows in sides_of(pair, part):
@@ -194,7 +189,9 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
 
     `parted`: of processes whose weights differ, which is the consequence of a part that a window may name.
     """
-    for side, curve in zip(("reference", "candidate"), _curves(pair) or (), strict=False):
+    for side, loaded in pair.sides:
+        if (curve := loaded.record.evidence.learn) is None:
+            continue
         for part in curve.resumed_wrongly[: 0 if parted else 1]:
             step = curve.resumed_at[-1] if curve.resumed_at else 0
             why = fact("windows.resumed", side=side, part=part, step=step)

@@ -45,7 +45,7 @@ class _Pace:
 
 
 class _Run(Protocol):
-    """Interface of a training run, as the portable run needs it."""
+    """Interface of a training run, as its windows need it."""
 
     spec: RunSpec
     ranks: Ranks

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.schema.digest import digest_array, digest_json
+from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
 from plumbline.schema.evidence import PortableEvidence, PortableWindow, RankDifference
 from plumbline.schema.portable_parts import common, other_formats, window_parts
 from plumbline.schema.sketch import reduced
@@ -16,8 +16,6 @@ from plumbline.train.digests import finite
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Stage
 from plumbline.train.summaries import Summary
-
-_DIGITS = 16
 
 
 class Digested(NamedTuple):
@@ -33,21 +31,21 @@ def short_digest(array: NDArray[Any]) -> str | None:
         if not np.isfinite(array).all():
             return None
         array = array + 0.0
-    return digest_array(array)[:_DIGITS]
+    return digest_array(array)[:SHORT_DIGITS]
 
 
 def joined(digests: Sequence[str | None]) -> str | None:
     """Combine several digests into one; `None` if one is missing."""
     if len(digests) == 1 or None in digests:
         return None if None in digests else digests[0]
-    return digest_json(list(digests))[:_DIGITS]
+    return digest_json(list(digests))[:SHORT_DIGITS]
 
 
 def digested(summary: Summary) -> Digested:
     """Return a tensor's short digest and small count-sketch."""
     if not summary.is_finite:
         return Digested(None, None)
-    return Digested(summary.sha256[:_DIGITS], tuple(map(float, reduced(summary.sketch))))
+    return Digested(summary.sha256[:SHORT_DIGITS], tuple(map(float, reduced(summary.sketch))))
 
 
 def portable_window(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss: float) -> PortableWindow:

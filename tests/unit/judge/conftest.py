@@ -264,7 +264,7 @@ def _trained(plan: Plan) -> LoadedRecord:
             "shards": shards,
         },
         "model": {
-            "parameters": parameters, "modules": modules, "architecture_sha256": digest_json([modules]),
+            "parameters": parameters, "modules": modules,
             "weights_sha256": digest_json([p["sha256"] for p in parameters]),
         },
         "probe": {

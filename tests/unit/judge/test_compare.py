@@ -36,7 +36,7 @@ def _tied(head_sha256: str | None) -> LoadedRecord:
             parameter |= {"sha256": "e" * 64}
         if parameter["name"] == "head.weight" and head_sha256:
             parameter |= {"sha256": head_sha256}
-    model |= {"weights_sha256": "e" * 64, "architecture_sha256": "e" * 64}
+    model |= {"weights_sha256": "e" * 64}
     return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 
 
