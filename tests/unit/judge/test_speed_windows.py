@@ -241,11 +241,14 @@ def test_two_numbers_may_round_where_their_draw_without_the_compiler_happens_not
 
 @pytest.mark.parametrize(("size", "verdict"), [(1e-4, "pass"), (0.5, "drift")])
 def test_two_attention_kernels_round_at_other_places_in_half_precision(size: float, verdict: str) -> None:
-    """Both are the formula: such a window proves nothing, and each machine's own proofs decide."""
+    """Both are the formula: such a window proves nothing, and each machine's own proofs decide.
+
+    Where outputs round differently, gradients that cancel over rows differ by any amount.
+    """
 
     def attending(kernel: str, digest: str, number: float) -> Change:
         def change(content: Content) -> None:
-            sketches = [["forward head", [number] * 8], ["gradient head.weight", [1.0] * 8]]
+            sketches = [["forward head", [number] * 8], ["gradient head.weight", [1.0 + 0.2 * (kernel == "eager")] * 8]]
             outputs = [["embed", "a" * 16], ["head", digest * 16]]
             checked_speed(*([{"sketches": sketches, "outputs": outputs}] * 2))(content)
             content["fingerprint"]["numerics"]["speed.attention"] = kernel
