@@ -47,7 +47,12 @@ class Compared:
         if (left.experiment is None) != (right.experiment is None):
             detail = fact("compared.experiment")
             findings.append(Finding(check="record.experiment", outcome="invalid", metric="experiment", detail=detail))
-        return tuple(findings or (finding for _, finding in self._unequal))
+        return tuple(findings or (finding for _, finding in self._unequal if finding.outcome == "invalid"))
+
+    @property
+    def lost(self) -> tuple[Finding, ...]:
+        """Return what one record lacks beside the other: no pass without it, but a drift."""
+        return tuple(finding for _, finding in self._unequal if finding.outcome != "invalid")
 
     @property
     def lacking(self) -> frozenset[str]:

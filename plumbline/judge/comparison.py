@@ -67,6 +67,7 @@ def _judge(compared: Compared, request: GateRequest) -> Judgement:
     pair, parts = compared.pair, compared.parts
     gates = [gate(pair, request) for gate in GATES]
     findings = [finding for part, found in parts.items() for finding in _findings(compared, part, found)]
+    findings += compared.lost
     findings += [*(finding for gate in gates for finding in gate.findings), *proof_findings(pair)]
     findings += [checked[0]] if checked is not None else []
     causes = [_final(cause_of(each, suspects), each, part) for part, found in parts.items() for each in found]

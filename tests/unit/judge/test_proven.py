@@ -106,6 +106,18 @@ def test_a_record_with_fewer_proofs_than_its_reference_is_no_pass(part: str) -> 
     assert compare(record(part, proof()), record(part, proof(), proof(3)), throughput=False).verdict == "pass"
 
 
+def test_fewer_proofs_do_not_hide_what_a_record_shows() -> None:
+    """A model that was left in fp64 has no modules that fp64 could prove, and its formats show it."""
+
+    def slower(content: dict[str, Any]) -> None:
+        content["evidence"]["probe"]["proofs"] = [proof()]
+        content["evidence"]["probe"]["steps"][1]["learning_rates"] = [1e-6]
+
+    found = compare(record("probe", proof(), proof(3)), whole(checked_speed(), slower), throughput=False)
+    assert (found.verdict, codes(found)) == ("drift", ["schedule"])
+    assert "proof.steps" in {finding.check for finding in found.findings}
+
+
 @pytest.mark.parametrize("part", ["probe", "speed", "learn"])
 def test_a_proof_that_lost_all_modules_is_no_pass_beside_a_reference_that_has_them(part: str) -> None:
     update = HONEST | {"stage": "optimizer", "name": "head.weight"}
