@@ -21,7 +21,9 @@ FILES = (
 )  # fmt: skip
 """Modules of `bench.faults.injectors` with decorated injectors, or with `ROWS`, a tuple of entries."""
 
-AVX2 = {"ATEN_CPU_CAPABILITY": "avx2"}
+_CPU = Path("/proc/cpuinfo")
+OTHER_ISA = {"ATEN_CPU_CAPABILITY": "avx2" if _CPU.is_file() and "avx512f" in _CPU.read_text() else "default"}
+"""Kernels of another instruction set than this processor's newest."""
 PLAIN = {"ATEN_CPU_CAPABILITY": "default"}
 NOISE = {"NCCL_IB_TIMEOUT": "22", "KMP_BLOCKTIME": "0", "CUDA_HOME": "/opt/cuda"}
 """Variables that change no bit."""

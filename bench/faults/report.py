@@ -21,7 +21,7 @@ _PARTS = {
 }  # fmt: skip
 """Family → the part of a training that its faults are in."""
 _ATTEMPTED = {"learn": "`learn`", "probe": "probe, behind the first portable steps", "speed": "`speed`"}
-_PLACES = {"variable": "equal machine, seven harmless variables", "isa": "AVX2 instead of AVX-512"}
+_PLACES = {"variable": "equal machine, seven harmless variables", "isa": "kernels of another instruction set"}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults.benign_pairs import HARMLESS, PARTS, PRECISIONS, spec_of
+from bench.faults.catalogue import OTHER_ISA
 from bench.faults.results import FOLDER, read_cells, write_result
 from bench.faults.trainer import Side, Trainer
 from bench.faults.workers import on_cores
@@ -62,7 +63,7 @@ _SPEED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Keys of `speed` beside the precision; settings with such keys have no curve."""
 PLACES: dict[str, dict[str, str]] = {
-    "variable": {"NCCL_IB_TIMEOUT": "22", **HARMLESS}, "isa": {"ATEN_CPU_CAPABILITY": "avx2"},
+    "variable": {"NCCL_IB_TIMEOUT": "22", **HARMLESS}, "isa": OTHER_ISA,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Faults that once passed or were named wrongly, by real trainings: the doors of `bench/faults/doors.py`.
 
-Each fault is trained once, with kernels for AVX2. Beside an honest training with the same kernels it is on an equal
-machine; beside one with the machine's own kernels it is behind a different instruction set.
+Each fault is trained once, with kernels of another instruction set. Beside an honest training with the same kernels it
+is on an equal machine; beside one with the machine's own kernels it is behind a different instruction set.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bench.faults.bench import two_cores
-from bench.faults.catalogue import Entry
+from bench.faults.catalogue import OTHER_ISA, Entry
 from bench.faults.doors import on_one_gpu, spec_of
 from bench.faults.injectors.doors import KERNELS, LATE, LONG, LOST, STATED
 from bench.faults.trainer import Laboratory, Side, Trainer
@@ -25,7 +25,6 @@ from plumbline.report.sentences import sentence_of
 from plumbline.schema.verdict import Judgement
 
 pytestmark = pytest.mark.slow
-AVX2 = {"ATEN_CPU_CAPABILITY": "avx2"}
 
 
 class Doors:
@@ -34,7 +33,7 @@ class Doors:
     def __init__(self, root: Path, trainer: Trainer) -> None:
         world = World(root / "world")
         self._spec, self._data, self.trainer = spec_of(world), world.data, trainer
-        self.equal, self.other = self._train("equal", AVX2), self._train("other", {})
+        self.equal, self.other = self._train("equal", OTHER_ISA), self._train("other", {})
         self._faults: dict[str, LoadedRecord] = {}
 
     def side(self, inject: str, environment: dict[str, str]) -> Side:
@@ -48,7 +47,7 @@ class Doors:
 
     def fault(self, entry: Entry) -> LoadedRecord:
         if entry.name not in self._faults:
-            self._faults[entry.name] = self._train(entry.name, AVX2, entry.inject)
+            self._faults[entry.name] = self._train(entry.name, OTHER_ISA, entry.inject)
         return self._faults[entry.name]
 
 
@@ -117,7 +116,7 @@ def test_experiments_confirm_the_module_that_differs_first(doors: Doors) -> None
     entry = next(entry for entry in KERNELS if entry.name == "one-layer-norm-with-other-eps")
     found = doors.fault(entry)
     state = Confirmation.begin(doors.other, found, judged(doors.other, found), 8)
-    laboratory = Laboratory(doors.trainer, doors.side("", {}), doors.side(entry.inject, AVX2))
+    laboratory = Laboratory(doors.trainer, doors.side("", {}), doors.side(entry.inject, OTHER_ISA))
     (cause,) = laboratory.confirm(doors.other, found, state).judgement.causes
     assert (cause.code, cause.sure) == ("operator", "confirmed")
     assert "attention.output.LayerNorm" in sentence_of(cause.why)

@@ -24,7 +24,7 @@ INJECTORS = Path(__file__).resolve().parents[2] / "bench" / "faults" / "injector
 _SUBSET = frozenset({
     "encoder-bug", "decay-without-the-rate", "racing-reduction", "bf16-gelu-and-short-evaluation",
 })  # fmt: skip
-_CONTROLS = frozenset({"avx2"})
+_CONTROLS = frozenset({"other-isa"})
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import Tensor, compiled, is_unstrict, wrap_while
 from plumbline.train import batches
 
@@ -20,7 +20,7 @@ def _sdpa(change: Callable[..., Tensor], acts: Callable[[], bool] = lambda: True
     wrap_while(acts, nn.functional, "scaled_dot_product_attention", change)
 
 
-@fault("operator", "fp32", AVX2)
+@fault("operator", "fp32", OTHER_ISA)
 def sdpa_values_of_the_row_before() -> None:
     """The fused kernel reads the values of the last row of a batch from the row before it."""
     _sdpa(lambda plain, q, k, v, **named: plain(q, k, torch.cat((v[:-1], v[-2:-1])), **named))

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.models.bert import modeling_bert
 
-from bench.faults.catalogue import AVX2, PLAIN, Entry, control
+from bench.faults.catalogue import OTHER_ISA, PLAIN, Entry, control
 from bench.faults.injectors.hooks import LEARN, accumulated, clip, entropy, own_update
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from bench.faults.world import Content
@@ -376,7 +376,7 @@ def other_compiler() -> None:
 
 
 ROWS = (
-    Entry("avx2", "benign", "", environment=AVX2, about="Kernels for AVX2."),
+    Entry("other-isa", "benign", "", environment=OTHER_ISA, about="Kernels of another instruction set."),
     Entry("no-vector-isa", "benign", "", environment=PLAIN, about="Kernels without vector instructions."),
     Entry("two-processes", "benign", "", setting="two processes", about="Two processes share each batch."),
     Entry("background-load", "benign", "", setting="load", about="Another process computes beside it."),

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.faults.catalogue import AVX2, NOISE, PLAIN, Entry, control
+from bench.faults.catalogue import NOISE, OTHER_ISA, PLAIN, Entry, control
 from bench.faults.injectors.benign import new_release
 from bench.faults.injectors.hooks import Tensor, interrupt, is_mixed, is_unstrict, wrap_while
 from bench.faults.injectors.patching import wrap_method
@@ -31,7 +31,7 @@ def three_threads() -> None:
     torch.set_num_threads(3)
 
 
-@control("bf16", AVX2)
+@control("bf16", OTHER_ISA)
 def bias_of_a_release_added_apart() -> None:
     """A release of torch adds the bias of linear layers of mixed precision after the product is rounded."""
     new_release()
@@ -43,7 +43,7 @@ def bias_of_a_release_added_apart() -> None:
     wrap_while(is_mixed, nn.functional, "linear", linear)
 
 
-@control("bf16", AVX2)
+@control("bf16", OTHER_ISA)
 def norm_of_a_release_by_its_formula() -> None:
     """A release of torch computes LayerNorm of mixed precision by its formula, in fp32."""
     new_release()
@@ -89,7 +89,7 @@ def softmax_of_a_torch_release_in_base_two() -> None:
     wrap_while(is_unstrict, nn.functional, "softmax", softmax)
 
 
-@control("fp32", AVX2)
+@control("fp32", OTHER_ISA)
 def gelu_of_a_release_in_fp64() -> None:
     """A release computes GELU of `speed` in fp64."""
     new_release()
@@ -161,8 +161,8 @@ def tokenizer_stores_a_truncation(content: Content, _read: list[int], _seed: int
 
 ROWS = (
     Entry(
-        "fp16-for-avx2", "benign_production", "", workload="fp16", environment={**AVX2, **NOISE},
-        about="Kernels for AVX2, and harmless variables.",
+        "fp16-for-other-isa", "benign_production", "", workload="fp16", environment={**OTHER_ISA, **NOISE},
+        about="Kernels of another instruction set, and harmless variables.",
     ),
     Entry(
         "fp32-without-vector-isa", "benign_production", "", workload="fp32", environment=PLAIN,
@@ -178,8 +178,8 @@ ROWS = (
         about="The compiler reads no code of earlier runs, beside harmless variables.",
     ),
     Entry(
-        "eager-for-avx2", "benign_production", "", workload="eager", environment={**AVX2, **NOISE},
-        about="Kernels for AVX2, and harmless variables.",
+        "eager-for-other-isa", "benign_production", "", workload="eager", environment={**OTHER_ISA, **NOISE},
+        about="Kernels of another instruction set, and harmless variables.",
     ),
     Entry(
         "fp32-of-two-processes", "benign_production", "", workload="fp32", setting="two processes",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from bench.faults.catalogue import AVX2, Entry
+from bench.faults.catalogue import OTHER_ISA, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
 from plumbline.train import engine, experiment, learn, probe, speed
 from plumbline.train.own_checks import OwnChecks
@@ -347,7 +347,7 @@ LATE = _entries({
     "stale_autocast_weights": "operator", "updates_too_long": "optimizer",
 })  # fmt: skip
 """Faults of `speed` behind its first steps: bits show them on an equal machine, and nothing behind a different one."""
-BEHIND = tuple(replace(entry, name=f"{entry.name}-behind-avx2", environment=AVX2) for entry in LATE)
+BEHIND = tuple(replace(entry, name=f"{entry.name}-behind-other-isa", environment=OTHER_ISA) for entry in LATE)
 """The same on a machine that rounds differently: they pass, until each machine proves its own steps."""
 KERNELS = _entries({
     "linear_drops_terms": "operator", "layer_norm_skips_its_tail": "operator", "gelu_with_a_wrong_branch": "operator",

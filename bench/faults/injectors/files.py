@@ -6,12 +6,12 @@ import random
 import re
 from collections.abc import Callable
 
-from bench.faults.catalogue import AVX2, fault
+from bench.faults.catalogue import OTHER_ISA, fault
 from bench.faults.world import TRAIN_ROWS, Content
 from plumbline.data.datasets.rows import Row
 
 
-@fault("tokenization", "fp32", AVX2)
+@fault("tokenization", "fp32", OTHER_ISA)
 def pieces_without_their_prefix(content: Content, _read: list[int], _seed: int) -> None:
     """The tokenizer looks up the later pieces of a word without the prefix that marks them."""
     content.tokenizer["model"]["continuing_subword_prefix"] = ""
@@ -38,7 +38,7 @@ def rows_swapped(content: Content, read: list[int], seed: int) -> None:
     content.train[a], content.train[b] = content.train[b], content.train[a]
 
 
-@fault("data.content", "eager", AVX2)
+@fault("data.content", "eager", OTHER_ISA)
 def first_words_dropped(content: Content, read: list[int], _seed: int) -> None:
     """A join loses the first word of every sixth text."""
     for row in read[::6]:

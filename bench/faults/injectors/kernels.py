@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.models.bert import modeling_bert
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import (
     Tensor,
     compiled,
@@ -29,13 +29,13 @@ _POSITIONS = 64
 _ROOT = 0.5**0.5
 
 
-@fault("operator", "fp16", AVX2)
+@fault("operator", "fp16", OTHER_ISA)
 def tanh_by_a_ratio() -> None:
     """The hyperbolic tangent in mixed precision is x / (1 + |x|)."""
     wrap_while(is_mixed, torch, "tanh", lambda _, value: value / (1 + value.abs()))
 
 
-@fault("precision", "bf16", AVX2)
+@fault("precision", "bf16", OTHER_ISA)
 def layers_exchange_eight_bits() -> None:
     """The layers of `speed` pass their states on in floats of eight bits, as between stages of a pipeline."""
     wrap_while(
@@ -96,7 +96,7 @@ def compiled_pooler_loses_a_stride() -> None:
     )  # fmt: skip
 
 
-@fault("operator", "bf16", AVX2)
+@fault("operator", "bf16", OTHER_ISA)
 def norm_skips_its_tail() -> None:
     """LayerNorm in mixed precision leaves the last four elements of each vector as they were."""
 
@@ -112,7 +112,7 @@ def unstrict(name: str, change: Any) -> None:
     wrap_while(is_unstrict, nn.functional, name, change)
 
 
-@fault("precision", "fp32", AVX2)
+@fault("precision", "fp32", OTHER_ISA)
 def projections_with_weights_in_bf16() -> None:
     """Attention's projections of `speed` hold their weights in bf16 where the task says fp32."""
 
@@ -153,7 +153,7 @@ def _unstrict(name: str, change: Any) -> None:
     wrap_while(is_unstrict, nn.functional, name, change)
 
 
-@fault("gradient", "fp16", AVX2)
+@fault("gradient", "fp16", OTHER_ISA)
 def bias_gradient_is_a_mean() -> None:
     """A linear layer's bias has the mean of its gradients, not their sum."""
 
@@ -193,7 +193,7 @@ def norm_reads_whichever_statistics_are_ready() -> None:
     unstrict("layer_norm", norm)
 
 
-@fault("operator", "fp32", AVX2)
+@fault("operator", "fp32", OTHER_ISA)
 def table_of_tokens_scaled_by_the_width() -> None:
     """The table of tokens of `speed` multiplies what it returns by the root of the width, as in other models."""
 
@@ -204,7 +204,7 @@ def table_of_tokens_scaled_by_the_width() -> None:
     unstrict("embedding", table)
 
 
-@fault("loss", "fp32", AVX2)
+@fault("loss", "fp32", OTHER_ISA)
 def loss_is_the_brier_score() -> None:
     """The fused loss of `speed` is the squared distance of the probabilities from the label."""
 
@@ -215,7 +215,7 @@ def loss_is_the_brier_score() -> None:
     unstrict("cross_entropy", loss)
 
 
-@fault("gradient", "fp16", AVX2)
+@fault("gradient", "fp16", OTHER_ISA)
 def loss_gradient_of_one_class() -> None:
     """The fused loss of `speed` writes the gradient of the first class's logits alone."""
 
@@ -245,7 +245,7 @@ def compiled_masks_are_a_constant() -> None:
     _compiled("dropout", constant)
 
 
-@fault("precision", "fp16", AVX2)
+@fault("precision", "fp16", OTHER_ISA)
 def norm_outputs_in_bf16() -> None:
     """LayerNorm in mixed precision stores its outputs in bf16, where the task says fp16 or fp32."""
     wrap_while(

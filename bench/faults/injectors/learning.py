@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import LEARN, Tensor, of_curve, short_of, wrap_while
 from bench.faults.injectors.patching import during, replace_everywhere, wrap_method
 from bench.faults.world import BATCH, TRAIN_ROWS
@@ -28,19 +28,19 @@ _SEPARATOR = 3
 _TRIANGLE = 16
 
 
-@fault("data.labels", "bf16", AVX2)
+@fault("data.labels", "bf16", OTHER_ISA)
 def learn_labels_turn_with_the_step() -> None:
     """The curve reads the labels of each batch as many rows late as steps are done."""
     of_curve(lambda step, batch: {**batch, "labels": batch["labels"].roll(step % BATCH, 0)})
 
 
-@fault("rng", "fp16", AVX2)
+@fault("rng", "fp16", OTHER_ISA)
 def learn_masks_of_rows_in_reverse() -> None:
     """From step 5 on, each row of the curve drops the elements of the row opposite in its micro-batch."""
     wrap_while(during("learn", 5), dropout, "keep_mask", lambda plain, *given, **named: plain(*given, **named).flip(0))
 
 
-@fault("precision", "eager", AVX2)
+@fault("precision", "eager", OTHER_ISA)
 def learn_without_autocast() -> None:
     """From step 24 on, the curve computes in fp32 where the task says bf16."""
     wrap_while(during("learn", 24), engine, "autocast", lambda *_: contextlib.nullcontext())
@@ -65,7 +65,7 @@ def _positions(move: Callable[[Any, Any], Any]) -> None:
     wrap_method(batches.TrainingRows, "__getitems__", wrap)
 
 
-@fault("data.order", "fp32", AVX2)
+@fault("data.order", "fp32", OTHER_ISA)
 def learn_second_epoch_reversed() -> None:
     """The second epoch of the curve reads its rows in reverse."""
     last = TRAIN_ROWS + 16 * BATCH - 1
@@ -88,7 +88,7 @@ def learn_micro_batches_summed() -> None:
     _engine("_backward", lambda back: lambda self, loss, share: back(self, loss, 1.0))
 
 
-@fault("loss", "eager", AVX2)
+@fault("loss", "eager", OTHER_ISA)
 def learn_loss_is_a_sum() -> None:
     """The curve's loss is the sum over the rows of a micro-batch."""
     wrap_while(
@@ -115,7 +115,7 @@ def learn_micro_batches_share_masks() -> None:
     wrap_method(dropout.DropoutClock, "feeds", lambda feeds: lambda self, _row: feeds(self, 0))
 
 
-@fault("weights.init", "eager", AVX2)
+@fault("weights.init", "eager", OTHER_ISA)
 def learn_starts_pruned() -> None:
     """The curve starts with the smallest tenth of each matrix's weights at zero."""
 
@@ -145,7 +145,7 @@ def learn_momentum_restarts() -> None:
     wrap_while(during("learn"), Engine, "_update", forgotten)
 
 
-@fault("tokenization", "eager", AVX2)
+@fault("tokenization", "eager", OTHER_ISA)
 def learn_repeats_texts_to_fill_rows() -> None:
     """From step 6 on, the curve fills each row with its text again, where it has padding."""
 
@@ -182,7 +182,7 @@ class _Unmasked(torch.autograd.Function):
         return gradients[0] * context.scale, None, None
 
 
-@fault("gradient", "bf16", AVX2)
+@fault("gradient", "bf16", OTHER_ISA)
 def learn_dropout_gradient_without_its_mask() -> None:
     """Dropout's backward pass lets the gradients of dropped elements through."""
     acts, plain = during("learn"), dropout._Masked
@@ -191,19 +191,19 @@ def learn_dropout_gradient_without_its_mask() -> None:
     )
 
 
-@fault("operator", "fp32", AVX2)
+@fault("operator", "fp32", OTHER_ISA)
 def learn_quick_gelu() -> None:
     """From step 18 on, GELU is x sigmoid(1.702 x)."""
     wrap_while(during("learn", 18), nn.functional, "gelu", lambda _, value, **__: value * torch.sigmoid(1.702 * value))
 
 
-@fault("operator", "fp32", AVX2)
+@fault("operator", "fp32", OTHER_ISA)
 def learn_norm_eps_of_a_default() -> None:
     """From step 18 on, the curve's LayerNorm has torch's default eps."""
     wrap_while(during("learn", 18), nn.functional, "layer_norm", lambda plain, *given: plain(*given[:4], 1e-5))
 
 
-@fault("precision", "fp32", AVX2)
+@fault("precision", "fp32", OTHER_ISA)
 def learn_tables_in_bf16() -> None:
     """Tables of the curve return bf16 where the task says fp32."""
     wrap_while(
@@ -212,7 +212,7 @@ def learn_tables_in_bf16() -> None:
     )  # fmt: skip
 
 
-@fault("data.labels", "bf16", AVX2)
+@fault("data.labels", "bf16", OTHER_ISA)
 def learn_first_labels_are_zero() -> None:
     """The first label of each micro-batch of the curve is never written: it is zero."""
 
@@ -312,7 +312,7 @@ def learn_evaluated_with_dropout() -> None:
     replace_everywhere("evaluate", wrap, among=LEARN)
 
 
-@fault("schedule", "bf16", AVX2)
+@fault("schedule", "bf16", OTHER_ISA)
 def learn_rate_in_triangles() -> None:
     """The curve's learning rate rises and falls with a period of 16 steps."""
 

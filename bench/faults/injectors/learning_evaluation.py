@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Subset
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.patching import wrap_method
 from bench.faults.world import BATCH
 from plumbline.train import evaluation, learn
@@ -33,7 +33,7 @@ def _reports(change: Callable[[Any, Any], dict[str, float]]) -> None:
     wrap_method(learn, "evaluate", wrap)
 
 
-@fault("evaluation", "fp32", AVX2)
+@fault("evaluation", "fp32", OTHER_ISA)
 def evaluation_reports_a_smoothed_loss() -> None:
     """Evaluations of the curve report a moving average of their losses."""
     known: list[float] = []
@@ -88,7 +88,7 @@ def weights_of_the_start() -> dict[str, Any]:
     return first
 
 
-@fault("evaluation", "bf16", AVX2)
+@fault("evaluation", "bf16", OTHER_ISA)
 def evaluation_of_weights_averaged_with_the_first() -> None:
     """Evaluations use the average of the weights and those of the start."""
     first = weights_of_the_start()
@@ -100,7 +100,7 @@ def evaluation_of_weights_averaged_with_the_first() -> None:
     _evaluated(averaged)
 
 
-@fault("evaluation", "eager", AVX2)
+@fault("evaluation", "eager", OTHER_ISA)
 def evaluation_reads_its_first_batch_twice() -> None:
     """Evaluations read their first batch in the place of the second one."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import RESTART, interrupt, wrap_while
 from bench.faults.injectors.patching import during, wrap_method
 from plumbline.train import checkpoint, context, dropout
@@ -30,7 +30,7 @@ def _after_filling(change: Any) -> None:
     wrap_method(checkpoint, "_fill", wrap)
 
 
-@fault("optimizer", "fp32", AVX2)
+@fault("optimizer", "fp32", OTHER_ISA)
 def resume_reads_roots_of_second_moments() -> None:
     """A resume reads second moments of a format that stores their roots, from a file that has the squares."""
 
@@ -41,7 +41,7 @@ def resume_reads_roots_of_second_moments() -> None:
     _after_filling(rooted)
 
 
-@fault("optimizer", "bf16", AVX2)
+@fault("optimizer", "bf16", OTHER_ISA)
 def resume_decays_every_parameter() -> None:
     """A resume makes its groups anew, and decays normalisations and biases, too."""
 
@@ -65,7 +65,7 @@ def resume_takes_micro_batches_for_steps() -> None:
     _after_filling(counted)
 
 
-@fault("optimizer", "bf16", AVX2)
+@fault("optimizer", "bf16", OTHER_ISA)
 def resume_takes_the_betas_of_its_own_configuration() -> None:
     """A resume builds its optimizer with a second beta of 0.99, which is not what the checkpoint was trained with."""
 

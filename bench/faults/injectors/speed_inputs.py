@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import wrap_while
 from bench.faults.injectors.patching import during, wrap_method
 from bench.faults.world import BATCH
@@ -44,7 +44,7 @@ def speed_ids_in_eight_bits() -> None:
     _in_speed(lambda batch: {**batch, "input_ids": batch["input_ids"] % 256})
 
 
-@fault("data.labels", "bf16", AVX2)
+@fault("data.labels", "bf16", OTHER_ISA)
 def speed_labels_of_the_neighbour() -> None:
     """A worker of `speed` puts labels together one row late."""
     _in_speed(lambda batch: {**batch, "labels": batch["labels"].roll(1)})
@@ -57,7 +57,7 @@ def speed_rows_dealt_out() -> None:
     _in_speed(lambda batch: {name: values[turns[turns < len(values)]] for name, values in batch.items()})
 
 
-@fault("weights.init", "bf16", AVX2)
+@fault("weights.init", "bf16", OTHER_ISA)
 def speed_rescales_its_residual_projections() -> None:
     """`speed` starts with the weights before each residual sum halved, as GPT-2 does for two layers."""
 
@@ -74,7 +74,7 @@ def speed_rescales_its_residual_projections() -> None:
     wrap_method(speed_engine, "load_weights", wrap)
 
 
-@fault("tokenization", "bf16", AVX2)
+@fault("tokenization", "bf16", OTHER_ISA)
 def speed_mask_counts_padding() -> None:
     """`speed` has a mask of ones: a collator without a mask makes one."""
     _in_speed(lambda batch: {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])})
@@ -87,7 +87,7 @@ def _in_engine(change: Callable[[Any, Any], Any]) -> None:
     )  # fmt: skip
 
 
-@fault("data.labels", "eager", AVX2)
+@fault("data.labels", "eager", OTHER_ISA)
 def speed_reverses_labels_of_odd_steps() -> None:
     """`speed` has the labels of every second batch in reversed order."""
 
@@ -98,7 +98,7 @@ def speed_reverses_labels_of_odd_steps() -> None:
     _in_engine(reversed_at_odd)
 
 
-@fault("data.order", "eager", AVX2)
+@fault("data.order", "eager", OTHER_ISA)
 def speed_shuffles_its_second_cycle() -> None:
     """`speed` shuffles its rows again once it has read each of them."""
 
@@ -123,7 +123,7 @@ def speed_segments_of_a_pair() -> None:
     _in_speed(lambda batch: {**batch, "token_type_ids": batch["attention_mask"].clone()})
 
 
-@fault("data.order", "fp32", AVX2)
+@fault("data.order", "fp32", OTHER_ISA)
 def speed_groups_rows_by_length() -> None:
     """`speed` reads its rows in the order of their length."""
 
@@ -190,7 +190,7 @@ def speed_seeds_its_generator_again() -> None:
     _in_engine(seeded)
 
 
-@fault("weights.init", "bf16", AVX2)
+@fault("weights.init", "bf16", OTHER_ISA)
 def speed_position_table_off_by_two() -> None:
     """`speed` loads the table of positions two places late, as of a different family."""
 

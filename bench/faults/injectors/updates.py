@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import adam
 
-from bench.faults.catalogue import AVX2, NOISE, fault
+from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import Tensor, is_mixed, wrap_while
 from bench.faults.injectors.patching import during, wrap_method
 from bench.faults.world import BATCH
@@ -22,7 +22,7 @@ _LEVELS = 127
 _COUNTS = 8
 
 
-@fault("optimizer", "eager", AVX2)
+@fault("optimizer", "eager", OTHER_ISA)
 def foreach_beta_in_bf16() -> None:
     """The update of many tensors at once reads its first beta in bf16: 0.8984."""
     _foreach(lambda plain, *lists, **named: plain(*lists, **named | {"beta1": 0.8984375}))
@@ -53,7 +53,7 @@ def _without_later_chunks(plain: Any, parameters: Tensors, *lists: Any, **named:
         value.view(-1)[_CHUNK:] = kept
 
 
-@fault("optimizer", "fp32", AVX2)
+@fault("optimizer", "fp32", OTHER_ISA)
 def fused_later_chunks_not_updated() -> None:
     """The fused AdamW updates the first chunk of each tensor: 8192 elements."""
     _fused(_without_later_chunks)
@@ -90,7 +90,7 @@ def _foreach(change: Callable[..., None]) -> None:
     wrap_while(lambda: True, adam, "_multi_tensor_adam", change)
 
 
-@fault("optimizer", "fp16", AVX2)
+@fault("optimizer", "fp16", OTHER_ISA)
 def foreach_is_an_adam_of_eight_bits() -> None:
     """The update of many tensors at once is that of a different optimizer, whose moments have 127 levels a tensor."""
 
@@ -119,7 +119,7 @@ def fused_takes_the_sign_of_the_gradient() -> None:
     _fused(turned)
 
 
-@fault("schedule", "bf16", AVX2)
+@fault("schedule", "bf16", OTHER_ISA)
 def speed_rate_scaled_by_the_batch() -> None:
     """`speed` multiplies its learning rate by the root of two, for a batch of two micro-batches."""
 
@@ -147,7 +147,7 @@ def fused_count_wraps_at_eight() -> None:
     _fused(wrapped)
 
 
-@fault("gradient", "fp32", AVX2)
+@fault("gradient", "fp32", OTHER_ISA)
 def clipped_by_group() -> None:
     """`speed` clips matrices and vectors apart, each to the whole norm."""
 
@@ -159,7 +159,7 @@ def clipped_by_group() -> None:
     wrap_while(during("speed"), nn.utils, "clip_grad_norm_", apart)
 
 
-@fault("loss", "fp16", AVX2)
+@fault("loss", "fp16", OTHER_ISA)
 def loss_divided_by_items_of_the_batch() -> None:
     """The loss of a micro-batch in mixed precision is divided by the items of the whole batch."""
 
@@ -170,7 +170,7 @@ def loss_divided_by_items_of_the_batch() -> None:
     wrap_while(lambda: is_mixed() and acts(), nn.functional, "cross_entropy", smaller)
 
 
-@fault("gradient", "fp16", AVX2)
+@fault("gradient", "fp16", OTHER_ISA)
 def clipped_before_unscaling() -> None:
     """`speed` clips its gradients before it divides them by the loss scale."""
 
