@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
@@ -154,8 +155,12 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     assert verdict.timings["total"] == pytest.approx(sum(verdict.timings[name] for name in phases))
     # What a library prints in a training is in the log of the training's run.
     trainings = [runs_of(client, "plumbline-training", f"one-road-{name}")[0].id for name in team.suite.platforms]
-    printed = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=trainings)), limit=200)
-    saying = {log.flow_run_id for log in printed if log.message == "library: a deprecated call"}
+    of_trainings, saying = LogFilter(flow_run_id=LogFilterFlowRunId(any_=trainings)), set[UUID]()
+    deadline = time.monotonic() + 30  # Prefect sends lines in batches, the last one after the run.
+    while saying != set(trainings) and time.monotonic() < deadline:
+        printed = client.read_logs(of_trainings, limit=200)
+        saying = {log.flow_run_id for log in printed if log.message == "library: a deprecated call"}
+        time.sleep(0.5)
     assert saying == set(trainings)
     # A cron, which gives no parameters, and the watch beside it. Rounds of every minute would wait for each other, and
     # each that waits starts a process again and again.
