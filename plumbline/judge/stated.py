@@ -17,7 +17,7 @@ from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.tolerance import floor_of, limit, relative
+from plumbline.schema.tolerance import clipping_limit, limit, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 Check = Callable[[LoadedRecord], Mismatch | None]
@@ -77,7 +77,7 @@ def _process(loaded: LoadedRecord) -> Mismatch | None:
 def _clipping(loaded: LoadedRecord) -> Mismatch | None:
     """Return the first gradient norm of `speed` that is not clipped by definition."""
     trail, most = loaded.record.evidence.trail, loaded.record.spec.optimizer.max_grad_norm
-    limit = limits.PRODUCTION_FACTOR * floor_of("norm", "fp32")
+    limit = limits.PRODUCTION_FACTOR * clipping_limit("fp32", loaded.record.evidence.model)
     norms = zip(trail.gradient_norms, trail.clipped_norms, strict=False) if trail is not None else ()
     for step, (norm, clipped) in enumerate(norms):
         if norm is not None and (gap := relative(min(norm, most), clipped)) > limit:

@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 
 from plumbline.schema import limits
+from plumbline.schema.evidence import ModelEvidence
 from plumbline.schema.production import KernelError
 from plumbline.schema.proof import Draws, ProofError, ProofStage
 from plumbline.schema.spec import MANTISSA_BITS, Precision
@@ -28,9 +29,19 @@ def proof_limit(found: ProofError) -> float:
     """Return a tensor's maximum distance from its definition, in half spacings of its format.
 
     A sum in fp32 is off by at most a few roots of its number of terms, in any order; a shorter format adds one rounding
-    of the result and of what a module holds within. An update is measured in units of what it rounds.
+    of the result and of what a module holds within. An update is measured in units of what it rounds. A norm adds
+    squares, which are positive: long sums of them lose more with each term.
     """
-    return limits.PROOF["optimizer"] if found.stage == "optimizer" else sum_limit(found.stage, found.dtype, found.terms)
+    if found.stage == "optimizer":
+        return limits.PROOF["optimizer"]
+    squares = limits.PROOF["squares"] * found.terms if found.stage == "clipped" else 0.0
+    return squares + sum_limit(found.stage, found.dtype, found.terms)
+
+
+def clipping_limit(precision: Precision, model: ModelEvidence | None) -> float:
+    """Return the maximum relative error of a gradient's norm that a native norm has clipped."""
+    longest = max((math.prod(each.shape) for each in model.parameters), default=0) if model is not None else 0
+    return floor_of("norm", precision) + limits.PROOF["squares"] * longest * 2.0**-24
 
 
 def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:

@@ -180,11 +180,12 @@ class Prover(Observer):
             return
         total = torch.linalg.vector_norm(torch.stack(list(self._sizes.values())))
         factor = (self._engine.spec.optimizer.max_grad_norm / (total + _CLIPPING)).clamp_max(1.0)
+        most = max(value.numel() for value in self._sizes)
         for value, size in self._sizes.items():
             if value.grad is not None:
                 expected, native = size * factor, size_of(value.grad)
                 error = (native - expected).abs() / expected.clamp_min(1e-300) / unit_of(value.grad.dtype)
-                self._found.append(Found("clipped", self._names[value], "", value.grad.dtype, len(self._sizes), error))
+                self._found.append(Found("clipped", self._names[value], "", value.grad.dtype, most, error))
         self._update.before()
 
     def done(self, outcome: StepOutcome) -> None:

@@ -12,8 +12,7 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.schema import limits
 from plumbline.schema.evidence import StepEvidence, Tap
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.tolerance import limit as limit_of
-from plumbline.schema.tolerance import relative
+from plumbline.schema.tolerance import clipping_limit, relative
 from plumbline.schema.verdict import Divergence, Finding
 
 
@@ -165,7 +164,7 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     left, right = pair.common[step]
     optimizer = pair.reference.record.spec.optimizer
     off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))
-    limit = limit_of("norm", pair.precision)
+    limit = clipping_limit(pair.precision, pair.reference.record.evidence.model)
     if max(off) <= limit or (
         off[0] > limit and relative(left.gradient_norm_clipped, right.gradient_norm_clipped) <= limit
     ):
