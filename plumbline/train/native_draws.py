@@ -1,4 +1,4 @@
-"""Recover native dropout masks from the zeros in outputs."""
+"""Recover native dropout masks from the zeros in outputs, and from the same draws on other inputs."""
 
 from __future__ import annotations
 
@@ -77,6 +77,16 @@ def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torc
     return torch.cat(pieces, dim=-1)
 
 
+def _of_zeros(func: Any, args: Sequence[Any], named: Mapping[str, Any], state: torch.Tensor) -> torch.Tensor:
+    """Return the mask that a dropout call draws from the generator's `state`, by the same call on ones."""
+    value = args[0] if args else named["input"]
+    ones, device = torch.ones_like(value), value.device
+    with torch.no_grad(), torch.random.fork_rng([device] if value.is_cuda else []):
+        torch.cuda.set_rng_state(state, device) if value.is_cuda else torch.set_rng_state(state)
+        output: torch.Tensor = func(ones, *args[1:], **named) if args else func(**{**named, "input": ones})
+    return output != 0
+
+
 def drops(model: nn.Module) -> bool:
     """Return whether the model has any non-zero dropout rate.
 
@@ -123,7 +133,9 @@ class NativeDraws(TorchFunctionMode):
         read = value.detach().clone() if given.get("inplace") or func.__name__ == "dropout_" else value
         output = func(*args, **named)
         if kind == "dropout":
-            kept = (output.detach() != 0) | (read.detach() == 0)
+            kept, unknown = output.detach() != 0, read.detach() == 0
+            if value.is_cuda or unknown.any():  # to ask a GPU would be a wait
+                kept |= unknown & _of_zeros(func, args, named, before)
             self.found.append(Draw(kept, rate, torch.tensor(kept.numel())))
         else:
             kept = _of_attention(func, given, before)

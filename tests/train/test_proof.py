@@ -218,6 +218,17 @@ def test_clipping_that_is_not_by_its_norm_shows(monkeypatch: pytest.MonkeyPatch)
     assert first(Setting().train()[0])[:2] == (0, "clipped")
 
 
+def test_a_mask_is_known_also_where_dropout_reads_zeros() -> None:
+    """By chance one number in some trainings, and a whole feature of a pruned model."""
+
+    def prune(_step: int, engine: Engine) -> None:
+        dense = engine.bare.get_submodule("bert.encoder.layer.0.attention.output.dense")
+        dense.weight.data[0], dense.bias.data[0] = 0.0, 0.0
+
+    proofs, _ = Setting(dropout=0.1).train(before=prune)
+    assert not [error for proof in proofs for error in proof.errors if is_over(error) and error.stage != "state"]
+
+
 def test_elements_that_dropout_keeps_are_counted() -> None:
     (draws, *_) = Setting(dropout=0.1).train()[0][0].draws
     assert draws.name == "bert.embeddings.dropout"
