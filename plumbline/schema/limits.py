@@ -47,15 +47,14 @@ single draws of it."""
 
 # Proofs of native steps.
 
-PROOF = {
-    "sum": 4.0, "fp32": 16.0, "forward": 5.0, "loss": 3.0, "gradient": 8.0, "optimizer": 8.0, "draws": 7.0,
-    "squares": 0.0625,
-}  # fmt: skip
+PROOF = {"sum": 4.0, "fp32": 16.0, "forward": 5.0, "loss": 3.0, "gradient": 8.0, "optimizer": 8.0, "draws": 7.0}
 """Limits of a tensor's distance from its definition, in roundings of its format. `sum`: in units of the root of a sum's
 number of terms, in any order (seen: 0.6 on an H200, 2.5 over 8,192 rows). `fp32`: of a module's other operations (5).
 By stage: of half precision (seen: 2.6 of an output, 4.7 of a gradient), and of an update in units of what its
-operations round (0.3, fused 2.5). `draws`: of the elements that dropout kept, in SD: by chance once in 4 x 10^11.
-`squares`: of a norm in fp32, for each term (0.014, ten million equal numbers on a CPU)."""
+operations round (0.3, fused 2.5). `draws`: of the elements that dropout kept, in SD: by chance once in 4 x 10^11."""
+
+SQUARES = 0.0625
+"""Roundings that a norm in fp32 may lose for each term. Seen: 0.014, ten million equal numbers on a CPU."""
 
 # Number formats.
 

@@ -34,14 +34,14 @@ def proof_limit(found: ProofError) -> float:
     """
     if found.stage == "optimizer":
         return limits.PROOF["optimizer"]
-    squares = limits.PROOF["squares"] * found.terms if found.stage == "clipped" else 0.0
+    squares = limits.SQUARES * found.terms if found.stage == "clipped" else 0.0
     return squares + sum_limit(found.stage, found.dtype, found.terms)
 
 
 def clipping_limit(precision: Precision, model: ModelEvidence | None) -> float:
     """Return the maximum relative error of a gradient's norm that a native norm has clipped."""
     longest = max((math.prod(each.shape) for each in model.parameters), default=0) if model is not None else 0
-    return floor_of("norm", precision) + limits.PROOF["squares"] * longest * 2.0**-24
+    return floor_of("norm", precision) + limits.SQUARES * longest * 2.0**-24
 
 
 def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
