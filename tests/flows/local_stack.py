@@ -69,7 +69,7 @@ class RunningRound:
         """Return whether the command has ended."""
         return self.child.poll() is not None
 
-    def until_said(self, words: str, seconds: float = 90.0) -> None:
+    def until_said(self, words: str, seconds: float = 300.0) -> None:
         """Wait for a printed line with these words, such as `aws: trains probe`."""
         deadline = time.monotonic() + seconds
         while not any(words in line for line in list(self.lines)):
@@ -77,11 +77,11 @@ class RunningRound:
                 raise AssertionError(f"it never said {words!r}: {self.lines}")
             time.sleep(0.05)
 
-    def until(self, platform: str, phase: str, seconds: float = 90.0) -> None:
+    def until(self, platform: str, phase: str, seconds: float = 300.0) -> None:
         """Wait until the platform is shown in the phase."""
         self.until_said(f"{platform}: {phase}", seconds)
 
-    def end(self, seconds: float = 240.0) -> int:
+    def end(self, seconds: float = 600.0) -> int:
         """Wait for the command's end; return its exit code."""
         for thread in self._threads:
             thread.join(seconds)
@@ -89,7 +89,7 @@ class RunningRound:
             raise AssertionError(f"the round did not end within {seconds} s: {self.lines[-5:]}")
         return self.child.returncode
 
-    def verdict(self, seconds: float = 240.0) -> dict[str, Any]:
+    def verdict(self, seconds: float = 600.0) -> dict[str, Any]:
         """Wait for the command's end; return the printed verdict."""
         code = self.end(seconds)
         if not self._out.strip():
@@ -158,7 +158,7 @@ class RunningStack:
         path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
         return path
 
-    def command(self, *words: str, seconds: float = 180) -> str:
+    def command(self, *words: str, seconds: float = 300) -> str:
         """Run `plumbline WORDS` with the controller's environment; return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "plumbline", *words], env=self.stack.environment(), capture_output=True, text=True,
@@ -222,7 +222,7 @@ class RunningStack:
         ):
             yield client
 
-    def until_online(self, *names: str, seconds: float = 60.0) -> None:
+    def until_online(self, *names: str, seconds: float = 300.0) -> None:
         """Wait until workers of each platform, or of the controllers, are online."""
         deadline = time.monotonic() + seconds
         with self._client() as client:
@@ -256,7 +256,7 @@ class RunningStack:
                 result.append(pid)
         return result
 
-    def until_running(self, *words: str, seconds: float = 90.0) -> list[int]:
+    def until_running(self, *words: str, seconds: float = 300.0) -> list[int]:
         """Wait for such processes, and return them."""
         deadline = time.monotonic() + seconds
         while not (result := self.processes(*words)):

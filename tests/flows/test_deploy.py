@@ -165,7 +165,7 @@ def test_the_upgrade_event_hands_its_lock_to_the_gate(
     deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
     deployment = client.read_deployment_by_name(f"plumbline-upgrade/{suite.name}")
     payload = {"lock": lock, "platforms": ["aws"]} if lock else {}
-    deadline = time.monotonic() + 110
+    deadline = time.monotonic() + 400
     runs = []
     while not runs and time.monotonic() < deadline:
         # Again: the triggers' service takes up a new automation in its own time.

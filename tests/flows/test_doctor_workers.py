@@ -38,7 +38,7 @@ def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefect
         every = {**services.inherited(), **prefect, "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
         command = services.worker_command(pool, f"{platform}-doctor")
         workers.append(start(pool, command, log=tmp_path / f"{platform}.log", environment=every, folder=home))
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 300
         while not client.read_workers_for_work_pool(pool):
             assert time.monotonic() < deadline, workers[-1].last_lines()
             time.sleep(0.1)

@@ -30,8 +30,6 @@ from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.unit.judge.test_speed import speed
 
-pytestmark = pytest.mark.timeout(600)
-
 BEGIN = datetime(2026, 3, 1, 2, tzinfo=UTC)
 PAST, CREPT = 40, 6
 

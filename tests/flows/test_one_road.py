@@ -36,7 +36,7 @@ from tests.flows.webhook_server import Receiver, receiver
 
 pytestmark = pytest.mark.slow
 _CONTROLLERS = "one-road-ctl"
-_ROUND_SECONDS = 200
+_ROUND_SECONDS = 500
 _LIBRARY = """import sys
 if sys.orig_argv[1:3] == ["-m", "plumbline.train"]:
     print("library: a deprecated call", file=sys.stderr)
@@ -132,7 +132,6 @@ def start_everything(team: Team) -> None:
     team.start_worker("controllers", _CONTROLLERS)
 
 
-@pytest.mark.timeout(1000)
 def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, team: Team) -> None:
     start_everything(team)
     central = CentralStore(open_store(team.suite.store))
@@ -143,7 +142,7 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     # `--watch` ends with the run, before it prints the newest lines of the log.
     (by_hand,) = runs_of(client, "plumbline-regression", "one-road")
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[by_hand.id]))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not any("✓ PASS one-road, round by-hand" in log.message for log in client.read_logs(wanted)):
         assert time.monotonic() < deadline, "the log has no verdict"
         time.sleep(0.5)
@@ -156,7 +155,7 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     # What a library prints in a training is in the log of the training's run.
     trainings = [runs_of(client, "plumbline-training", f"one-road-{name}")[0].id for name in team.suite.platforms]
     of_trainings, saying = LogFilter(flow_run_id=LogFilterFlowRunId(any_=trainings)), set[UUID]()
-    deadline = time.monotonic() + 30  # Prefect sends lines in batches, the last one after the run.
+    deadline = time.monotonic() + 120  # Prefect sends lines in batches, the last one after the run.
     while saying != set(trainings) and time.monotonic() < deadline:
         printed = client.read_logs(of_trainings, limit=200)
         saying = {log.flow_run_id for log in printed if log.message == "library: a deprecated call"}

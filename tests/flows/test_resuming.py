@@ -50,7 +50,7 @@ def test_the_command_says_at_once_why_a_run_died(client: SyncPrefectClient, suit
         with ThreadPoolExecutor(1) as pool_of_one:
             followed = pool_of_one.submit(copy_context().run, round_run.follow, display)
             client.set_flow_run_state(run.id, Crashed(message="No module named 'plumbline'"), force=True)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while "No module named" not in output.getvalue() and time.monotonic() < deadline:
                 time.sleep(0.2)
             client.set_flow_run_state(run.id, Failed(name="Lost", message="no process continued it"), force=True)
@@ -94,7 +94,7 @@ def test_a_round_whose_every_start_crashed_ends_and_says_so(
             environment=environment, folder=tmp_path / "empty",
         )  # fmt: skip
         try:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while not (state := client.read_flow_run(run.id).state) or not state.is_final():
                 assert time.monotonic() < deadline, f"{state}: {worker.last_lines()}"
                 time.sleep(0.5)

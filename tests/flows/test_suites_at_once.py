@@ -35,7 +35,7 @@ def next_round(client: SyncPrefectClient, deployment: UUID) -> FlowRun:
 
     The ids of such runs begin with the time at which they were planned; those of other runs are random.
     """
-    wanted, deadline = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment])), time.monotonic() + 60
+    wanted, deadline = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment])), time.monotonic() + 300
     while not (found := client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.EXPECTED_START_TIME_ASC)):
         assert time.monotonic() < deadline, "no run was planned"
         time.sleep(0.5)
