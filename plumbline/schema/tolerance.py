@@ -29,13 +29,9 @@ def proof_limit(found: ProofError) -> float:
     """Return a tensor's maximum distance from its definition, in half spacings of its format.
 
     A sum in fp32 is off by at most a few roots of its number of terms, in any order; a shorter format adds one rounding
-    of the result and of what a module holds within. An update is measured in units of what it rounds. A norm adds
-    squares, which are positive: long sums of them lose more with each term.
+    of the result and of what a module holds within. An update is measured in units of what it rounds.
     """
-    if found.stage == "optimizer":
-        return limits.PROOF["optimizer"]
-    squares = limits.SQUARES * found.terms if found.stage == "clipped" else 0.0
-    return squares + sum_limit(found.stage, found.dtype, found.terms)
+    return limits.PROOF["optimizer"] if found.stage == "optimizer" else sum_limit(found.stage, found.dtype, found.terms)
 
 
 def clipping_limit(precision: Precision, model: ModelEvidence | None) -> float:
