@@ -37,7 +37,12 @@ def proof_limit(found: ProofError) -> float:
 def clipping_limit(precision: Precision, model: ModelEvidence | None) -> float:
     """Return the maximum relative error of a gradient's norm that a native norm has clipped."""
     longest = max((math.prod(each.shape) for each in model.parameters), default=0) if model is not None else 0
-    return floor_of("norm", precision) + limits.SQUARES * longest * 2.0**-24
+    return floor_of("norm", precision) + native_norm_limit(longest)
+
+
+def native_norm_limit(longest: int) -> float:
+    """Return the maximum relative error of a norm in fp32 whose longest tensor has so many elements."""
+    return limits.SQUARES * longest * 2.0**-24
 
 
 def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:

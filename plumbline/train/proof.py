@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from plumbline.schema import limits
 from plumbline.schema.proof import ORDER, Proof, ProofError
-from plumbline.schema.tolerance import is_off, proof_limit
+from plumbline.schema.tolerance import is_off, native_norm_limit, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import checksum, finite
@@ -179,14 +178,13 @@ class Prover(Observer):
     def _total(self) -> torch.Tensor:
         """Return the norm of all gradients: torch's own, if it is as near to its definition as its sums can be.
 
-        On a CPU torch sums the squares of a long gradient one after another. Beside its own norm a clipping is proven
-        as exactly as if it were right.
+        On a CPU torch sums the squares of a long gradient one after another, and loses more than any clipping should.
         """
         exact = torch.linalg.vector_norm(torch.stack(list(self._sizes.values())))
         native = [torch.linalg.vector_norm(value.grad.detach()) for value in self._sizes if value.grad is not None]
         own = torch.linalg.vector_norm(torch.stack(native)).double()
-        lost = limits.SQUARES * max(value.numel() for value in self._sizes) * 2.0**-24
-        return torch.where((own - exact).abs() <= exact * lost, own, exact)
+        limit = native_norm_limit(max(value.numel() for value in self._sizes))
+        return torch.where((own - exact).abs() <= exact * limit, own, exact)
 
     def clipped(self) -> None:
         """Compare the clipped gradients with their definition; copy the state before updating."""
