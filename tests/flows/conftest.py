@@ -15,7 +15,7 @@ from plumbline.local.stack import Stack
 from plumbline.night.prepare import prepare
 from plumbline.schema.spec import read_spec
 from plumbline.schema.suite import Suite
-from tests.flows.small_suite import small_suite
+from tests.flows.small_suite import LIMITS, small_suite
 from tests.flows.stubs import Material, model_record
 
 _PORT = reserve_port()
@@ -90,8 +90,7 @@ def file_suite(folder: Path, name: str) -> Suite:
             "work_pool": f"{name}-{key}"[:60],
             "data": f"file://{folder}/{key}/data",
             "outbox": f"file://{folder}/{key}/outbox",
-            "start_seconds": 20,
-            "run_seconds": 60,
+            **LIMITS,
         }
         for key in ("aws", "azure")
     }

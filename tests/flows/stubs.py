@@ -28,7 +28,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.deployments import apply, plan
-from tests.flows.small_suite import small_suite
+from tests.flows.small_suite import LIMITS, small_suite
 
 __all__ = ["Material", "StubWorkers", "deploy", "deploy_round", "model_record", "suite_of"]
 
@@ -81,7 +81,7 @@ def model_record(spec: RunSpec, data: str, folder: Path, environment: Mapping[st
 def suite_of(folder: Path, name: str, count: int, **more: Any) -> Suite:
     """Return a suite of so many platforms that share data; `more` changes each."""
     base = small_suite(folder, name, ("onprem",)).model_dump(mode="json", exclude_none=True)
-    shared = {"data": f"file://{folder}/data", "start_seconds": 30, "run_seconds": 30, **more}
+    shared = {"data": f"file://{folder}/data", **LIMITS, **more}
     platforms = {
         f"p{n:02}": {"work_pool": f"{name}-{n:02}", "outbox": f"file://{folder}/outbox/p{n:02}", **shared}
         for n in range(count)

@@ -84,14 +84,7 @@ def world(stack: Stack, tmp_path: Path) -> Iterator[World]:
     apis = {name: Api(f"http://127.0.0.1:{port}/api", f"w:{secrets.token_hex(8)}") for name, port in ports.items()}
     places = file_suite(tmp_path, NAME).platforms
     platforms = {
-        name: {
-            **places[name].model_dump(),
-            "work_pool": f"{NAME}-pool",
-            "api": api.url,
-            "start_seconds": 90,
-            "run_seconds": 120,
-        }
-        for name, api in apis.items()
+        name: {**places[name].model_dump(), "work_pool": f"{NAME}-pool", "api": api.url} for name, api in apis.items()
     }
     suite = small_suite(tmp_path, NAME, ("onprem",), steps=2).replace(
         platforms=platforms, reference="aws", store=f"file://{tmp_path}/central", workloads={"tiny": GPT2},

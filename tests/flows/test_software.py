@@ -153,7 +153,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
     stack: Stack, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheels: Wheels,
     version: str, machine: float, reason: str,
 ) -> None:  # fmt: skip
-    base = suite_of(tmp_path, f"ab-{reason}", 1, run_seconds=600).model_dump(mode="json", exclude_none=True)
+    base = suite_of(tmp_path, f"ab-{reason}", 1).model_dump(mode="json", exclude_none=True)
     suite = Suite.model_validate({**base, "dispatch": {"quorum": 1, "experiments": 0, "reruns": 2, "ab_blocks": 5}})
     deploy_round(suite)
     central = CentralStore(open_store(suite.store))
