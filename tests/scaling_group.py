@@ -19,7 +19,7 @@ def scaling_group(patch: pytest.MonkeyPatch) -> Iterator[Any]:
     server.start()
     try:
         host, port = server.get_host_and_port()
-        requests.post(f"http://{host}:{port}/moto-api/reset", timeout=30)  # its state is the process's
+        requests.post(f"http://{host}:{port}/moto-api/reset", timeout=300)  # its state is the process's
         for name, value in {
             "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
         }.items():  # fmt: skip

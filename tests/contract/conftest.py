@@ -60,7 +60,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     finally:
         azurite.terminate()
         try:
-            azurite.wait(10)
+            azurite.wait(120)
         except subprocess.TimeoutExpired:
             azurite.kill()
             azurite.wait()

@@ -118,13 +118,13 @@ def test_a_wrong_store_is_found_at_its_step(
 
 def test_the_command_prints_one_line_a_step_or_one_document(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "plumbline", "doctor", "--store", f"file://{tmp_path}/store"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) == 11
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=False)
     assert len(json.loads(done.stdout)["checks"]) == 10
-    done = subprocess.run(command[:4], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command[:4], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert "use either SUITE or --store URL" in done.stderr
-    done = subprocess.run([*command[:-1], "s3://h:1/x"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command[:-1], "s3://h:1/x"], capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)

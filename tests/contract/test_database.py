@@ -41,7 +41,7 @@ def ask(database: Database, statement: str, url: str = "") -> subprocess.Complet
     """Run one statement with psql, which never asks for a password."""
     url = url or database.url.replace("+asyncpg", "")
     command = [database.program("psql"), url, "-w", "-A", "-t", "-c", statement]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +91,7 @@ def test_what_was_stored_is_there_after_kill_9(folder: Path) -> None:
     with running(folder) as (database, child):
         assert ask(database, _CREATE).returncode == 0
         os.kill(child.process.pid, signal.SIGKILL)
-        child.process.wait(20)
+        child.process.wait(120)
         again = database.start(folder / "server.log")
         try:
             assert ask(database, "select n from mine").stdout.strip() == "1"

@@ -88,7 +88,7 @@ def strict_aws() -> Iterator[Aws]:
         yield Aws(url, worker, reader, writer)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def visit_aws(environment: pytest.MonkeyPatch, aws: Aws, keys: Keys, bucket: str, prefix: str = "team") -> CheckResult:

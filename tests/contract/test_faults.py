@@ -255,5 +255,5 @@ def test_random_sequences(
 def test_a_body_is_counted_before_its_reader_has_the_last_byte(fault_server: FaultServer) -> None:
     fault_server.objects = {"/bucket/key": b"x" * 70_000}
     fault_server.rate = 100_000
-    answer = urllib3.request("GET", f"{fault_server.url}/bucket/key", timeout=30)
+    answer = urllib3.request("GET", f"{fault_server.url}/bucket/key", timeout=300)
     assert len(answer.data) == fault_server.body_bytes()

@@ -62,7 +62,7 @@ def store(account: Path) -> Store:
 
 def in_a_process(*arguments: str) -> dict[str, str]:
     command = [sys.executable, str(CHILD), *(arguments or ["gs://bucket/prefix"])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert not done.stderr
     answer: dict[str, str] = json.loads(done.stdout)
     return answer

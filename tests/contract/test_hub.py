@@ -35,7 +35,7 @@ def import_from(endpoint, name, folder, *options):
     return subprocess.run(
         [sys.executable, "-m", "plumbline", "data", "import", name, "--name", "mine", "--out", out, "--json", *options],
         env=kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ print(code, sorted({"datasets", "pandas", "torch", "transformers"} & set(sys.mod
 def test_an_unreachable_hub_is_reported_before_large_libraries_are_imported(tmp_path):
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, "-c", IMPORT, str(tmp_path / "out")], capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-c", IMPORT, str(tmp_path / "out")], capture_output=True, text=True, timeout=300, check=True,
         env=kept | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"},
     )  # fmt: skip
     assert done.stdout.strip() == "3 []"
@@ -227,7 +227,7 @@ MODEL = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"w
 def fetch(endpoint, folder, model):
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
-        [sys.executable, "-c", FETCH, model], capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-c", FETCH, model], capture_output=True, text=True, timeout=300, check=True,
         env=kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "NO_PROXY": "127.0.0.1"},
     )  # fmt: skip
     return done.stdout.strip()

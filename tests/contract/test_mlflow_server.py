@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(30)
+        process.wait(120)
 
 
 def test_a_database_and_the_server_on_it_have_each_night_once(

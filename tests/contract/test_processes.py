@@ -110,7 +110,7 @@ def test_twenty_kills_lose_no_byte_and_leave_no_lock(
         clean_environment.setenv("AWS_SDK_UA_APP_ID", f"child-{moment}.")
         child = Child(tmp_path)
         enough = rng.randrange(dataset.size // 15)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while sum(on_disk(tmp_path, dataset).values()) < sum(before.values()) + enough:
             assert time.monotonic() < deadline
             if not child.process.is_alive():
@@ -160,7 +160,7 @@ def test_a_disk_that_fills_under_way_is_one_clear_error_and_leaves_nothing(
     child = [sys.executable, "-m", "tests.contract.full_disk_child", URL, str(tmp_path), kind, str(left)]
     done = subprocess.run(
         [*ON_SMALL_DISK, f'{MOUNT} && exec "$@"', str(tmp_path), *child],
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
+        capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert not done.stderr
     answer = json.loads(done.stdout)

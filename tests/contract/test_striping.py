@@ -255,7 +255,7 @@ def test_leaving_in_the_middle_of_a_stripe_leaves_nothing_running(tmp_path: Path
     store.gate = threading.Semaphore(3)
     with Stager(RetryingStore(store, QUICK), "reviews", Cache(tmp_path), connections=4) as stager:
         stager.start(stager.manifest.train)
-        pause, deadline = threading.Event(), time.monotonic() + 10
+        pause, deadline = threading.Event(), time.monotonic() + 120
         while stager.bytes_moved < STRIPE:
             assert time.monotonic() < deadline
             pause.wait(0.001)

@@ -58,7 +58,7 @@ def online(machine: Path, name: str, command: list[str]) -> Iterator[None]:
         finally:
             stack.stdin.close()
             stack.stdout.read()
-            assert stack.wait(60) == 0
+            assert stack.wait(120) == 0
 
 
 def test_the_workers_of_a_second_user_start_beside_those_of_the_first(machine: Path) -> None:

@@ -27,7 +27,7 @@ class Api:
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         user, _, password = self.login.partition(":")
-        return httpx.post(f"{self.url}/{path}", json=body or {}, auth=(user, password), timeout=30)
+        return httpx.post(f"{self.url}/{path}", json=body or {}, auth=(user, password), timeout=300)
 
     def items(self, kind: str) -> list[dict[str, Any]]:
         """Return what a holder of the login can read of one kind, secrets included; nothing if it is refused."""
@@ -44,7 +44,7 @@ class Api:
     def state(self, run: str) -> dict[str, Any]:
         """Return the state of a flow run."""
         user, _, password = self.login.partition(":")
-        answer = httpx.get(f"{self.url}/flow_runs/{run}", auth=(user, password), timeout=30).raise_for_status()
+        answer = httpx.get(f"{self.url}/flow_runs/{run}", auth=(user, password), timeout=300).raise_for_status()
         state: dict[str, Any] = answer.json()["state"]
         return state
 

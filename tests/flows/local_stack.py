@@ -138,7 +138,7 @@ class RunningStack:
             worker = self.stack._workers.pop(name)
         worker.process.send_signal(number)
         with suppress(subprocess.TimeoutExpired):
-            worker.process.wait(30)
+            worker.process.wait(120)
         stop([worker], grace_seconds=0)
 
     def start_worker(self, name: str) -> None:
@@ -242,7 +242,7 @@ class RunningStack:
             if child.poll() is None:
                 child.send_signal(signal.SIGINT)  # it cancels its round
                 with suppress(subprocess.TimeoutExpired):
-                    child.wait(60)
+                    child.wait(120)
 
     def processes(self, *words: str) -> list[int]:
         """Return the stack's processes whose command line or environment has all words."""

@@ -133,7 +133,7 @@ class StubWorkers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(120)
 
     def _serve(self) -> None:
         with temporary_settings(self._settings), get_client(sync_client=True) as client:

@@ -108,7 +108,7 @@ def test_equal_records_pass_and_the_ui_shows_it(
 def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
     """Return the number of each of a suite's events, once enough exist."""
     names: list[str] = []
-    for _ in range(100):
+    for _ in range(600):
         names = [item["event"] for item in events_of(stack, suite)]
         if len(names) >= count:
             break
@@ -120,7 +120,7 @@ def events_of(stack: Stack, suite: str) -> list[dict[str, Any]]:
     label = {"plumbline.suite": [suite]}
     wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
     login = httpx.BasicAuth(*stack.login.split(":"))
-    answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=20, auth=login)
+    answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=120, auth=login)
     return list(answer.raise_for_status().json()["events"])
 
 

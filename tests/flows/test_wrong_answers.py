@@ -90,7 +90,7 @@ class WrongProxy:
                     self._say(*ANSWERS[owner.answer])
                     return
                 parts = urlsplit(far)
-                connection = HTTPConnection(parts.netloc, timeout=30)
+                connection = HTTPConnection(parts.netloc, timeout=300)
                 connection.request(self.command, self.path, body, dict(self.headers))
                 answer = connection.getresponse()
                 self._say(answer.status, answer.getheader("Content-Type") or "", answer.read())

@@ -32,7 +32,7 @@ class Browser:
         profile = self._folder / "profile"
         done = subprocess.run(
             [self._program, *FLAGS, f"--user-data-dir={profile}", *arguments],
-            capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "HOME": str(self._folder)},
+            capture_output=True, text=True, timeout=300, check=True, env={**os.environ, "HOME": str(self._folder)},
         )  # fmt: skip
         shutil.rmtree(profile, ignore_errors=True)
         return done

@@ -313,7 +313,7 @@ def test_the_process_leaves_one_clear_line_and_the_exit_code(workshop: Workshop,
     content = json.loads(path.read_text())
     content["spec"]["seed"] += 1
     path.write_text(json.dumps(content))
-    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 4
     assert len(done.stderr.splitlines()) == 1
     assert "digest" in done.stderr

@@ -28,7 +28,7 @@ from plumbline.train.portable import probe_windows
 from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 PROBE = {"steps": 3, "evaluation_rows": 8, "portable_steps": 1}
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
 

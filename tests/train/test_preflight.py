@@ -41,7 +41,7 @@ def test_the_process_itself_refuses_what_cannot_be_meant(
     out = tmp_path / "out"
     shutil.copytree(baseline.folder, out)
     command = workshop.command(baseline.record.spec, out, *given)
-    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert words in done.stderr
@@ -52,12 +52,12 @@ def test_the_process_itself_takes_no_file_for_a_folder(workshop: Workshop, tmp_p
     out = tmp_path / "out"
     out.write_text("mine")
     command = workshop.command(workshop.spec(), out)
-    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert f"{out}: --out: is not a folder" in done.stderr
     # What developers ask for beside it does not make a drift of it: 1 is Python's own answer to an exception.
     done = subprocess.run(
-        [*command, "--debug"], env=trainer_environment(), capture_output=True, text=True, timeout=60, check=False
+        [*command, "--debug"], env=trainer_environment(), capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, True), done.stderr
 
@@ -83,7 +83,7 @@ def test_a_library_that_is_too_old_is_refused_in_one_line_before_it_trains(
 ) -> None:
     command = workshop.command(workshop.spec(), tmp_path / "out")
     environment = installed_as(tmp_path, name, number)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert words in done.stderr
     assert not (tmp_path / "out").exists()

@@ -256,7 +256,6 @@ def _second(folder: Path) -> int:
     raise AssertionError("no rank 1 runs")
 
 
-@pytest.mark.timeout(240)
 def test_a_training_of_which_the_system_kills_one_process_was_not_judged(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe={"steps": 200, "portable_steps": 0})
     write_spec(spec, tmp_path / "spec.json")

@@ -27,7 +27,7 @@ def test_bash_completes_commands_options_choices_and_files(tmp_path: Path, capsy
         for line in lines
     )
     command = [BASH, "--norc", "-c", f"source ./script\n{typed}"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["explain", "--last", "tensorboard", "nightly.toml"]
 
 
@@ -52,5 +52,5 @@ def test_verbose_shows_logs() -> None:
     )
     for options, shown in (([], False), (["--verbose"], True)):
         command = [sys.executable, "-c", program, "explain", "rng", *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
         assert ("a request" in done.stderr) is shown

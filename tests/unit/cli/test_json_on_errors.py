@@ -58,12 +58,12 @@ def test_an_interruption(tmp_path: Path, number: signal.Signals) -> None:
     os.mkfifo(tmp_path / "suite.toml")
     command = [sys.executable, "-m", "plumbline", "compare", "left", "left", "--json", "--suite", "suite.toml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not _waits_in_open(running.pid) and time.monotonic() < deadline and running.poll() is None:
             time.sleep(0.05)
         running.send_signal(number)
         try:
-            out, err = running.communicate(timeout=60)
+            out, err = running.communicate(timeout=300)
         finally:
             running.kill()
     assert out, err

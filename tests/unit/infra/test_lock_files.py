@@ -111,7 +111,7 @@ def test_the_lock_script_checks_without_writing(tmp_path, edit, code, words):
     environment = {**os.environ, **{key: str(value) for key, value in given.items()}}
     done = subprocess.run(
         ["bash", str(INFRA / "lock.sh"), "--check"], env=environment,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert words in done.stderr

@@ -51,7 +51,7 @@ def test_the_commands_end_as_the_tutorial_says(page: Path, tmp_path: Path, monke
         if command.startswith("plumbline "):
             code = main(shlex.split(command)[1:])
         else:
-            code = subprocess.run(["bash", "-c", command], check=False, timeout=60).returncode
+            code = subprocess.run(["bash", "-c", command], check=False, timeout=300).returncode
         assert code == int(said[1] if said else 0), line
 
 

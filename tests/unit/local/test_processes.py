@@ -76,7 +76,7 @@ def test_the_guard_ends_the_stack_when_its_parent_is_gone(tmp_path: Path) -> Non
     guard.send_signal(signal.SIGINT)
     assert len(find_by_mark(mark)) == 2
     guard.stdin.close()
-    assert guard.wait(20) == 0
+    assert guard.wait(120) == 0
     child.process.wait(5)
     assert find_by_mark(mark) == []
     assert not folder.exists()

@@ -51,7 +51,7 @@ def run_without(package: str, folder: Path, code: str, *arguments: str) -> subpr
             if not absent.fullmatch(entry.name) and not (site / entry.name).exists():
                 (site / entry.name).symlink_to(entry)
     command = [sys.executable, "-I", "-S", "-c", code, str(site), str(CODE), *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_another_process_with_another_hash_seed_builds_the_same_bytes(built, tmp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.strip() == manifest.digest

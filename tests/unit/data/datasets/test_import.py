@@ -139,7 +139,7 @@ def test_a_large_row_group_of_parquet_is_read_piece_by_piece(tmp_path):
     texts = [random.Random(number).randbytes(2000).hex() for number in range(8000)]
     pq.write_table(pa.table({"text": texts, "label": [0, 1] * 4000}), path, row_group_size=8000)
     done = subprocess.run(
-        [sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, timeout=300, check=True
     )
     characters, peak = map(int, done.stdout.split())
     assert characters == 32_000_000
@@ -205,7 +205,7 @@ def test_a_disk_without_room_is_one_clear_line_and_leaves_nothing(tmp_path):
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 3
@@ -227,7 +227,7 @@ sys.exit(main(["data", "import", "stanfordnlp/imdb", "--name", "imdb", "--out", 
 
 def test_a_hub_name_without_network_is_one_clear_line(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", OFFLINE, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 3
     lines = [line for line in done.stderr.splitlines() if line.startswith("plumbline:")]

@@ -31,7 +31,7 @@ def test_the_folder_of_a_dead_flow_run_is_removed_and_that_of_a_running_one_stay
         assert child.stdout.readline()  # just started, /proc may not know its command yet
         sweep_workspaces(tmp_path)
         assert [path.exists() for path in (dead, young, running)] == [False, True, True]
-        child.communicate(b"\n", timeout=60)
+        child.communicate(b"\n", timeout=300)
     sweep_workspaces(tmp_path)
     assert not running.exists()
 

@@ -15,8 +15,6 @@ from plumbline.judge.statistics.changepoints import changes
 from plumbline.judge.statistics.distributions import rank_sum_chance, t_quantile
 from plumbline.judge.statistics.equivalence import equivalence, mcnemar, runs_to_resolve
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))

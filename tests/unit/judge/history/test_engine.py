@@ -29,8 +29,6 @@ from plumbline.judge.history.state import advance
 from plumbline.schema.series import SeriesFile
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=list(key)))

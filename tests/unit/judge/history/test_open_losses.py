@@ -25,8 +25,6 @@ from plumbline.schema.suite import Gates
 from tests.unit.judge.history import nights
 from tests.unit.judge.history.nights import night, noise, run_nights
 
-pytestmark = pytest.mark.timeout(120)
-
 ALLOWED = nights.ALLOWED.of("throughput")
 NUM_LOST = 40
 HISTORIES = (8, 20, *(pytest.param(length, marks=pytest.mark.slow) for length in (12, 60)))

@@ -29,8 +29,6 @@ from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.series import SeriesFile
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, series_of
 
-pytestmark = pytest.mark.timeout(180)
-
 # What a store can hold: JSON has neither NaN nor infinity.
 STORED = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False), st.sampled_from([1.0, 2.0, 0.0]))
 ANY = st.one_of(st.floats(), st.just(1.0))

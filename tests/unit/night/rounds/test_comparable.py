@@ -27,8 +27,6 @@ from tests.said import said
 from tests.unit.judge.test_speed import SLOW, speed
 from tests.unit.night.rounds.test_nights import BASE, Nights, loaded, noise
 
-pytestmark = pytest.mark.timeout(120)
-
 PAST = 40
 ONE = BASE.fingerprint
 OTHER = ONE.replace(cpu=ONE.cpu.replace(model="another processor"))

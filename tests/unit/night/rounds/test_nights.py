@@ -30,8 +30,6 @@ from tests.said import said
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.test_speed import speed
 
-pytestmark = pytest.mark.timeout(120)
-
 BASE = make_record().record
 BEGIN = datetime(2026, 1, 1, 2, tzinfo=UTC)
 ALERTS = (

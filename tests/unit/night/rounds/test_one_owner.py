@@ -26,8 +26,6 @@ from tests.kept_results import keep
 from tests.unit.night.rounds.test_nights import BASE, BEGIN, loaded, suite_of
 from tests.unit.night.rounds.test_software import _with
 
-pytestmark = pytest.mark.timeout(120)
-
 HERE = BASE.fingerprint
 ELSEWHERE = HERE.replace(cpu=HERE.cpu.replace(model="another processor"))
 

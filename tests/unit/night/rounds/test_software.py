@@ -32,8 +32,6 @@ from tests.said import said
 from tests.unit.judge.test_speed import SLOW, speed
 from tests.unit.night.rounds.test_nights import BASE, BEGIN, Nights, loaded, noise
 
-pytestmark = pytest.mark.timeout(120)
-
 BEFORE = BASE.fingerprint.replace(packages={"torch": "2.12.0", "numpy": "2.2.0", "plumbline-training": "0.1"})
 AFTER = BEFORE.replace(packages={"torch": "2.13.0", "numpy": "2.2.0", "einops": "0.8", "plumbline-training": "0.1"})
 PAST = 40
