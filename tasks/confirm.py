@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plumbline.data.stores import open_store
+from plumbline.judge.confirm import next_request
 from plumbline.night.experiments.build import write_bundle
 from plumbline.night.experiments.transport import publish_bundle
 from plumbline.night.rounds import Assignment, Round
@@ -56,7 +57,7 @@ def confirm_causes(
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
     lots = (gathered.records.values(), *(lot.values() for lot in judged.baselines.values())) if cases else ()
     known = {record.record.record_id: record for lot in lots for record in lot}
-    while any(case.confirmation.next() is not None for case in cases):
+    while any(next_request(case.confirmation) is not None for case in cases):
         ready, lost = _sent(round_, wanted(cases), known, folder)
         results = dispatch_trainings(round_, ready) if ready else {}
         came = gather_records(round_, results, folder)

@@ -19,7 +19,7 @@ from bench.faults.trainer import Laboratory, Side, Trainer
 from bench.faults.workers import on_cores, two_cores
 from bench.faults.world import World
 from plumbline.judge import compare, needs_rerun
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm import begin
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.digest import bounded_name
@@ -116,7 +116,7 @@ class Bench:
         before = time.perf_counter()
         first = compare(reference, candidate, throughput=False)
         judge_seconds = time.perf_counter() - before
-        state = Confirmation.begin(reference, candidate, first, _BUDGET)
+        state = begin(reference, candidate, first, _BUDGET)
         state = Laboratory(trainer, clean, side).confirm(reference, candidate, state)
         result = _result(entry, seed, state.judgement)
         result.experiments, result.judge_seconds = state.spent, judge_seconds

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from plumbline.environments.launch import run_training
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, next_request
+from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.judge.intervention import Source
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.digest import canonical_json, digest_json
@@ -138,8 +139,8 @@ class Laboratory:
         """Run requests until none is left."""
         for record in (reference, candidate):
             self._folders[record.record.record_id] = record.folder
-        while (request := state.next()) is not None:
-            state = state.absorb(request, self._run(request))
+        while (request := next_request(state)) is not None:
+            state = after_experiment(state, request, self._run(request))
         return state
 
     def _run(self, request: Request) -> LoadedRecord | None:

@@ -7,6 +7,7 @@ of a folder in `$fpath`.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,20 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 class PrintCompletion(argparse.Action):
-    """Option that prints a shell's completion script and exits, like `--version`."""
+    """Option that prints a shell's completion script and exits, like `--version`.
+
+    Its `const` is a function that builds the complete parser, of a given class of parsers.
+    """
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, _option: str | None = None) -> None:
         """Print the script, and exit."""
-        print(_script(shell))
+        print(_script(self.const, shell))
         parser.exit()
 
 
-def _script(shell: str) -> str:
+def _script(build: Callable[[type[argparse.ArgumentParser]], argparse.ArgumentParser], shell: str) -> str:
     """Return a completion script for all commands with installed packages."""
     import shtab
-
-    from plumbline.cli.main import all_commands, build_parser
 
     class FileParser(argparse.ArgumentParser):
         """Argument parser that marks file arguments for completion."""
@@ -38,4 +40,4 @@ def _script(shell: str) -> str:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             return action
 
-    return str(shtab.complete(build_parser(all_commands(), FileParser), shell=shell))
+    return str(shtab.complete(build(FileParser), shell=shell))

@@ -81,7 +81,11 @@ def build_parser(
     parser.add_argument("--verbose", action="store_true", help="show the logs of libraries, such as each request")
     parser.add_argument("--quiet", action="store_true", help="show no progress; answers, notes and errors stay")
     parser.add_argument(
-        "--print-completion", choices=SHELLS, action=PrintCompletion, help="print a shell's completion script, and exit"
+        "--print-completion",
+        choices=SHELLS,
+        action=PrintCompletion,
+        const=lambda kind: build_parser(all_commands(), kind),
+        help="print a shell's completion script, and exit",
     )
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in modules:

@@ -13,10 +13,10 @@ Steps recorded as a probe, to restore the reference's values there, named 1 of 2
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
 
 from plumbline.judge.attribution import nondeterminism
 from plumbline.judge.comparison import cause_of
+from plumbline.judge.confirmation import Confirmation, Side
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
@@ -30,11 +30,6 @@ from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import fact
 from plumbline.schema.tolerance import limit, relative
 from plumbline.schema.verdict import Cause, Judgement
-
-if TYPE_CHECKING:
-    from plumbline.judge.confirm import Confirmation
-
-Side = Literal["reference", "candidate"]
 
 
 def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from plumbline.judge import curves
 from plumbline.judge.attribution import still_likely, unattributed
-from plumbline.judge.curves import Side
+from plumbline.judge.confirmation import Confirmation, Request, Side
 from plumbline.judge.experiments import curve_interventions, interventions, steps_of
 from plumbline.judge.intervention import Intervention, only_trained
 from plumbline.judge.mismatches import (
@@ -25,9 +24,6 @@ from plumbline.judge.rungs.windows import window_mismatch
 from plumbline.judge.walk import position, walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
-
-if TYPE_CHECKING:
-    from plumbline.judge.confirm import Confirmation, Request
 
 
 def opened(state: Confirmation) -> Confirmation:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.judge.confirm import Request
+from plumbline.judge.confirmation import Request
 from plumbline.judge.intervention import Source
 from plumbline.night.experiments.build import write_bundle
 from plumbline.night.experiments.transport import fetch_bundle, publish_bundle

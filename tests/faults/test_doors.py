@@ -19,7 +19,7 @@ from bench.faults.injectors.doors import KERNELS, LATE, LONG, LOST, STATED
 from bench.faults.trainer import Laboratory, Side, Trainer
 from bench.faults.world import World
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm import begin
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.verdict import Judgement
@@ -115,7 +115,7 @@ def test_experiments_confirm_the_module_that_differs_first(doors: Doors) -> None
     """Its output lies within rounding, and the next module's does not."""
     entry = next(entry for entry in KERNELS if entry.name == "one-layer-norm-with-other-eps")
     found = doors.fault(entry)
-    state = Confirmation.begin(doors.other, found, judged(doors.other, found), 8)
+    state = begin(doors.other, found, judged(doors.other, found), 8)
     laboratory = Laboratory(doors.trainer, doors.side("", {}), doors.side(entry.inject, OTHER_ISA))
     (cause,) = laboratory.confirm(doors.other, found, state).judgement.causes
     assert (cause.code, cause.sure) == ("operator", "confirmed")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm import after_experiment, begin, next_request
 from plumbline.judge.curves import has_equal_evaluations
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord, load_record
@@ -134,14 +134,14 @@ def test_an_experiment_on_the_curve_names_what_the_probe_cannot_see(
 
         monkeypatch.setattr(learn_module, "use_portable_dropout", wetter)
     candidate = load_record(workshop.train(spec).folder)
-    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 4)
-    while (request := state.next()) is not None:
+    state = begin(reference, candidate, compare(reference, candidate), 4)
+    while (request := next_request(state)) is not None:
         engine_is_restored = bool(request.experiment.replays)
         if fault == "none":
-            state = state.absorb(request, None, "no machine")
+            state = after_experiment(state, request, None, "no machine")
             continue
         bundle = bundle_of(workshop, **request.experiment.to_json())
-        state = state.absorb(request, load_record(workshop.train(spec, experiment=bundle).folder))
+        state = after_experiment(state, request, load_record(workshop.train(spec, experiment=bundle).folder))
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
 
 
@@ -192,9 +192,11 @@ def test_a_fault_of_the_curve_alone_is_named_and_confirmed(
             return load_record(workshop.train(spec, experiment=bundle).folder)
 
     reference, candidate = load_record(whole.folder), train("candidate")
-    state, asked = Confirmation.begin(reference, candidate, compare(reference, candidate), 6), 0
-    while (request := state.next()) is not None:
+    state, asked = begin(reference, candidate, compare(reference, candidate), 6), 0
+    while (request := next_request(state)) is not None:
         asked += 1
-        state = state.absorb(request, train(request.runs_on, bundle_of(workshop, **request.experiment.to_json())))
+        state = after_experiment(
+            state, request, train(request.runs_on, bundle_of(workshop, **request.experiment.to_json()))
+        )
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, "confirmed")]
     assert asked == (3 if code == "rng" else 2)  # dropout has a definition to test, too

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from plumbline.data.staging.part import disk_errors
-from plumbline.judge.confirm import Request
+from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
 

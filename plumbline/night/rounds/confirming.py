@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from plumbline.judge import Comparisons, compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.judge.consensus import CHECK, Doubt, exonerate
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import Defect, isolated
@@ -72,8 +73,8 @@ def _case(
     """Return a case against the first side with a testable drift."""
     for reference, record in sides:
         judgement = compare(record, candidate, gates_of(round_, name), table=table)
-        confirmation = Confirmation.begin(record, candidate, judgement, round_.suite.dispatch.experiments, table)
-        if confirmation.next() is not None:
+        confirmation = begin(record, candidate, judgement, round_.suite.dispatch.experiments, table)
+        if next_request(confirmation) is not None:
             return [Case(name, workload, reference, confirmation)]
     return []
 
@@ -82,7 +83,7 @@ def wanted(cases: Sequence[Case]) -> tuple[Wanted, ...]:
     """Return the next experiment for each case."""
     asked = []
     for case in cases:
-        request = case.confirmation.next()
+        request = next_request(case.confirmation)
         if request is None:
             continue
         platform = case.platform if request.runs_on == "candidate" else case.reference
@@ -100,14 +101,14 @@ def absorb(cases: Sequence[Case], answers: Mapping[str, LoadedRecord], lost: Map
 
 
 def _absorbed(case: Case, answers: Mapping[str, LoadedRecord], lost: Mapping[str, str]) -> Case:
-    request = case.confirmation.next()
+    request = next_request(case.confirmation)
     if request is None:
         return case
     name = request.experiment.experiment_id
     why = lost.get(name) or "no record was returned"
-    after = isolated(case.platform, lambda: case.confirmation.absorb(request, answers.get(name), why))
+    after = isolated(case.platform, lambda: after_experiment(case.confirmation, request, answers.get(name), why))
     if isinstance(after, Defect):
-        after = case.confirmation.absorb(request, None, after.why)
+        after = after_experiment(case.confirmation, request, None, after.why)
     return replace(case, confirmation=after)
 
 

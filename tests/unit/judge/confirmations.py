@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
 
@@ -49,11 +50,11 @@ def confirm(
     reference: LoadedRecord, plan: Plan, laboratory: Laboratory, budget: int = 8
 ) -> tuple[Confirmation, list[Request]]:
     candidate = make_record(plan)
-    state = Confirmation.begin(reference, candidate, compare(reference, candidate), budget)
+    state = begin(reference, candidate, compare(reference, candidate), budget)
     asked = []
-    while (request := state.next()) is not None:
+    while (request := next_request(state)) is not None:
         asked.append(keep(request))
-        state = state.absorb(request, laboratory(request))
+        state = after_experiment(state, request, laboratory(request))
     keep(state.judgement)
     return state, asked
 

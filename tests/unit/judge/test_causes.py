@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep
 from tests.said import failures_of, said
@@ -105,10 +106,10 @@ def run(
     reference: LoadedRecord, plan: Plan, answer: Callable[[Request], LoadedRecord | None], budget: int = 8
 ) -> tuple[Confirmation, list[Request]]:
     candidate = made(plan)
-    state, asked = Confirmation.begin(reference, candidate, compare(reference, candidate), budget), []
-    while (request := state.next()) is not None:
+    state, asked = begin(reference, candidate, compare(reference, candidate), budget), []
+    while (request := next_request(state)) is not None:
         asked.append(request)
-        state = state.absorb(request, answer(request))
+        state = after_experiment(state, request, answer(request))
     keep([state.spent, *asked])
     keep(state.judgement.causes)
     return state, asked
@@ -246,9 +247,9 @@ def test_a_pass_and_no_budget_are_no_tests(reference: LoadedRecord) -> None:
     candidate = made(plan_of(FAULTS["loss"]))
     judgement = compare(reference, candidate)
     for budget in (0, -1):
-        assert Confirmation.begin(reference, candidate, judgement, budget).next() is None
+        assert next_request(begin(reference, candidate, judgement, budget)) is None
     for verdict in ("pass", "inconclusive", "invalid"):
-        assert Confirmation.begin(reference, candidate, judgement.replace(verdict=verdict), 8).next() is None
+        assert next_request(begin(reference, candidate, judgement.replace(verdict=verdict), 8)) is None
 
 
 def test_rounding_of_explained_kernels_is_tested_in_fp64_with_a_second_fault() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
 from tests.said import said
@@ -133,9 +134,9 @@ def test_a_drift_above_the_parting_keeps_its_own_cause(reference: LoadedRecord) 
 def test_an_experiment_that_cannot_be_run_refutes_nothing(reference: LoadedRecord) -> None:
     plan = Plan(gradient_factor=1.5)
     candidate = make_record(plan)
-    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 8)
-    while (request := state.next()) is not None:
-        state = state.absorb(request, None, "no worker came online within 60 s")
+    state = begin(reference, candidate, compare(reference, candidate), 8)
+    while (request := next_request(state)) is not None:
+        state = after_experiment(state, request, None, "no worker came online within 60 s")
     keep(state.judgement)
     cause = state.judgement.causes[0]
     assert (cause.code, cause.sure) == ("gradient", "likely")
@@ -168,7 +169,7 @@ def test_the_experiments_of_two_workloads_with_long_names_are_never_taken_for_ea
     faulty, asked = make_record(Plan(loss_factor=1.01)), []
     for name in ("azure-gpu-bert-base-reviews-0", "azure-gpu-bert-base-reviews-mlm-0"):
         candidate = replace(faulty, record=faulty.record.replace(record_id=f"20261121-020000-abcdef-{name}"))
-        asked.append(Confirmation.begin(reference, candidate, compare(reference, candidate), 8).next())
+        asked.append(next_request(begin(reference, candidate, compare(reference, candidate), 8)))
     names = [request.experiment.experiment_id for request in asked if request is not None]
     assert len(set(names)) == 2
     assert all(len(name) <= 63 for name in names)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.night.rounds.confirming import Case, absorb, wanted
 from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
@@ -71,11 +72,11 @@ Answer = Callable[[Request], LoadedRecord | None]
 def confirm(
     reference: LoadedRecord, candidate: LoadedRecord, answer: Answer, budget: int = 6
 ) -> tuple[Confirmation, list[Request]]:
-    state, asked = Confirmation.begin(reference, candidate, compare(reference, candidate), budget), []
+    state, asked = begin(reference, candidate, compare(reference, candidate), budget), []
     assert state.curve is not None
-    while (request := state.next()) is not None:
+    while (request := next_request(state)) is not None:
         asked.append(keep(request))
-        state = state.absorb(request, answer(request))
+        state = after_experiment(state, request, answer(request))
     keep([state.spent, state.lost, state.judgement])
     return state, asked
 
@@ -263,17 +264,17 @@ def test_an_evaluation_alone_is_tested_by_its_definition_and_by_no_rerun_of_the_
 
 
 def test_a_round_sends_the_second_rerun_to_the_reference() -> None:
-    state = Confirmation.begin(REFERENCE, SHOWN, compare(REFERENCE, SHOWN), 6)
+    state = begin(REFERENCE, SHOWN, compare(REFERENCE, SHOWN), 6)
     case = Case("azure", "unit", "aws", state)
     ((_, first, assignment),) = wanted([case])
     assert assignment.platform == "azure"
-    case = replace(case, confirmation=state.absorb(first, rerun(SHOWN, first)))
+    case = replace(case, confirmation=after_experiment(state, first, rerun(SHOWN, first)))
     ((_, second, assignment),) = wanted([case])
     assert (assignment.platform, second.experiment.steps) == ("aws", first.experiment.steps)
     # A baseline has no platform: the experiment is lost, and the round ends.
     alone = replace(case, reference=None)
     assert wanted([alone]) == ()
-    while alone.confirmation.next() is not None:
+    while next_request(alone.confirmation) is not None:
         (alone,) = absorb([alone], {}, {})
     assert named(alone.confirmation) == [("operator", "likely")]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm import after_experiment, begin, next_request
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import check_restored
@@ -160,8 +160,8 @@ def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: d
             return record({}, request)
         return record(in_fp64 if request.experiment.precision == "fp64" else LATE, request)
 
-    state = Confirmation.begin(reference, candidate, compare(reference, candidate), 8)
-    while (request := state.next()) is not None:
-        state = state.absorb(request, run(request))
+    state = begin(reference, candidate, compare(reference, candidate), 8)
+    while (request := next_request(state)) is not None:
+        state = after_experiment(state, request, run(request))
     keep(state.judgement)
     assert causes(state) == [(code, "confirmed")]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.verdict import Finding
@@ -190,12 +191,12 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
         SAME: learned(accuracy, losses, weights, **(LOGGED | changes)),
         THIRD: learned(0.8, (0.7, 0.4), "c", **LOGGED),
     }
-    state = Confirmation.begin(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
+    state = begin(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
     answers, asked = iter(filter(None, (first, second))), []
-    while (request := state.next()) is not None:
+    while (request := next_request(state)) is not None:
         asked.append(keep(request))
         side = HEALED if request.runs_on == "reference" else next(answers)
-        state = state.absorb(request, rerun_of(sides[side], request))
+        state = after_experiment(state, request, rerun_of(sides[side], request))
     keep(state.judgement)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
     assert [one.rung for request in asked for one in request.experiment.replays] == rungs
@@ -209,11 +210,11 @@ def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause
         learned(0.85, (0.7, 0.5), "a", **LOGGED),
         learned(0.85, (0.7, 0.6), "b", **(LOGGED | {"dropout": [0.2]})),
     )
-    state, asked = Confirmation.begin(left, right, compare(left, right), 1), 0
-    while (request := state.next()) is not None:
-        state, asked = state.absorb(request, None, "no worker came online"), asked + 1
+    state, asked = begin(left, right, compare(left, right), 1), 0
+    while (request := next_request(state)) is not None:
+        state, asked = after_experiment(state, request, None, "no worker came online"), asked + 1
     keep(state.judgement)
     assert asked == 2
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
     assert "no worker came online" in said(state.judgement.causes[0].tried)[0]
-    assert Confirmation.begin(left, right, compare(left, right), 0).next() is None
+    assert next_request(begin(left, right, compare(left, right), 0)) is None

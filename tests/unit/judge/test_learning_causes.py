@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import begin
+from plumbline.judge.confirmation import Request
 from plumbline.night.rounds.confirming import absorb, apply_cases, open_cases, wanted
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
@@ -149,13 +150,13 @@ def test_an_evaluation_that_a_rerun_repeats_is_confirmed_beside_a_training(repea
 def test_a_curve_is_tested_only_where_it_should_have_equal_bits() -> None:
     candidate = curve(5)
     judgement = compare(curve(), candidate)
-    assert Confirmation.begin(curve(), candidate, judgement, 1).curve is not None
+    assert begin(curve(), candidate, judgement, 1).curve is not None
     other = [finding.replace(outcome="pass") for finding in judgement.findings]
     for left, right, judged, budget in (
         (curve(), candidate, judgement, 0), (curve(), candidate, judgement.replace(findings=other), 6),
         (with_evidence(curve(), learn=None), candidate, judgement, 6), (curve(), curve(), judgement, 6),
         (curve(), with_evidence(candidate, learn=None), judgement, 6),
     ):  # fmt: skip
-        assert Confirmation.begin(left, right, judged, budget).curve is None
+        assert begin(left, right, judged, budget).curve is None
     probed = make_record(gradient_factor=1.5)
-    assert Confirmation.begin(make_record(), probed, compare(make_record(), probed), 6).curve is None
+    assert begin(make_record(), probed, compare(make_record(), probed), 6).curve is None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge.attribution import still_likely, unattributed, unsteady
-from plumbline.judge.confirm import Confirmation
+from plumbline.judge.confirm import begin
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
@@ -261,7 +261,7 @@ def test_causes_of_throughput_stand_beside_those_that_experiments_settle() -> No
 
     named = [cause(each) for each in ("loader", "operator", "software")]
     base, plain = Judgement(verdict="drift", causes=tuple(named)), make_record()
-    state = Confirmation.begin(plain, plain, base, 8)
+    state = begin(plain, plain, base, 8)
     assert state.judgement is base
     settled = replace(state, settled=(cause("gradient"), cause("software")))
     assert [each.code for each in settled.judgement.causes] == ["gradient", "software", "loader"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.confirm import Request
+from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 
 from .confirmations import confirm, experiment_record

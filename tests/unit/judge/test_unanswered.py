@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from plumbline.judge.confirm import Confirmation, Request
+from plumbline.judge.confirm import after_experiment, begin, next_request
+from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.record import RunRecord
@@ -103,11 +104,11 @@ def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name:
 def test_a_curve_is_not_confirmed_by_a_record_of_another_experiment(change: Any) -> None:
     healed = learned(0.85, (0.7, 0.5), "a", **LOGGED)
     faulty = learned(0.85, (0.7, 0.6), "b", **(LOGGED | {"dropout": [0.2]}))
-    state = Confirmation.begin(healed, faulty, compare(healed, faulty), 6)
-    while (request := state.next()) is not None:
+    state = begin(healed, faulty, compare(healed, faulty), 6)
+    while (request := next_request(state)) is not None:
         answer = rerun_of(healed if request.experiment.replays else faulty, request)
         if request.experiment.replays:
             other = None if "experiment" in change else request.experiment.replace(**change)
             answer = replace(answer, record=answer.record.replace(experiment=other))
-        state = state.absorb(request, answer)
+        state = after_experiment(state, request, answer)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
