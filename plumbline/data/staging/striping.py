@@ -51,7 +51,7 @@ class Connections:
             self._changed.notify_all()
 
 
-_UNKNOWN = ObjectInfo("", 0, "")
+_UNKNOWN = ObjectInfo("", 0, "unknown")
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from plumbline.data.stores.protocol import (
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
+    bounded_pages,
     checked_key,
     joined,
     plain_etag,
@@ -183,9 +184,16 @@ class AzureStore:
         """Yield all objects whose key starts with `prefix`."""
         start = f"{self._prefix}/" if self._prefix else ""
         with self._errors(""):
-            for entry in self._client.list_blobs(name_starts_with=start + prefix, include=["metadata"]):
-                if not _is_folder(entry):
-                    yield ObjectInfo(entry.name[len(start) :], int(entry.size), plain_etag(entry.etag))
+            pages = self._client.list_blobs(name_starts_with=start + prefix, include=["metadata"]).by_page()
+
+            def read(_: str) -> tuple[Any, str]:
+                page = list(next(pages, ()))
+                return page, pages.continuation_token or ""
+
+            for page in bounded_pages(self.url, read):
+                for entry in page:
+                    if not _is_folder(entry):
+                        yield ObjectInfo(entry.name[len(start) :], int(entry.size), plain_etag(entry.etag))
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object atomically, large ones in blocks."""

@@ -106,6 +106,9 @@ def _checked(key: str, response: HttpResponse, *, offset: int, length: int | Non
         length_given = int(response.header("content-length"))
     except ValueError as error:
         raise StoreUnavailableError("the answer has no content length") from error
+    kind = response.header("content-type").partition(";")[0].strip().lower()
+    if kind == "text/html" and not media_type(key).startswith(kind):
+        raise StoreUnavailableError("the answer is a web page: of a proxy, or of a sign-in, before the store")
     if response.status == 206:
         match = _CONTENT_RANGE.fullmatch(response.header("content-range"))
         if match is None or int(match[1]) != offset or int(match[2]) - int(match[1]) + 1 != length_given:

@@ -24,6 +24,7 @@ from plumbline.data.stores.protocol import (
     ObjectMissingError,
     PreconditionFailedError,
     StoreUnavailableError,
+    bounded_pages,
     checked_key,
     joined,
 )
@@ -86,23 +87,21 @@ class GoogleStore:
         return self._info(key, self._api.json("GET", self._path(key), key=key, params={"fields": _FIELDS}))
 
     def _info(self, key: str, metadata: Mapping[str, Any]) -> ObjectInfo:
-        try:
-            return ObjectInfo(key, int(metadata.get("size", 0)), str(int(metadata["generation"])))
-        except (KeyError, ValueError, TypeError) as error:
-            raise StoreUnavailableError("the answer does not describe an object", where=self.url) from error
+        return ObjectInfo(key, int(metadata.get("size", 0)), str(int(metadata["generation"])))
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose key starts with `prefix`."""
         start = f"{self._prefix}/" if self._prefix else ""
         params = {"prefix": start + prefix, "fields": f"items({_FIELDS}),nextPageToken"}
         path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o"
-        while True:
-            page = self._api.json("GET", path, key="", params=params)
-            for entry in page.get("items", []):
+
+        def read(token: str) -> tuple[Any, str]:
+            page = self._api.json("GET", path, key="", params={**params, **({"pageToken": token} if token else {})})
+            return page.get("items", []), page.get("nextPageToken", "")
+
+        for page in bounded_pages(self.url, read):
+            for entry in page:
                 yield self._info(entry["name"][len(start) :], entry)
-            if not page.get("nextPageToken"):
-                return
-            params["pageToken"] = page["nextPageToken"]
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object (generation 0), large ones by resumable upload."""

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Protocol, runtime_checkable
 
 from plumbline.data.stores.protocol import Store
-from plumbline.data.stores.retry import RetryingStore, RetryPolicy
+from plumbline.data.stores.retry import RetryingStore, RetryPolicy, backend_errors
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.store_url import kind_at, parse_store_url
 from plumbline.schema.variables import clean_variables
@@ -54,4 +54,5 @@ def presign(store: Store, key: str, seconds: int = LONGEST_SECONDS) -> str | Non
         AccessError: if the credentials of this environment cannot sign.
     """
     inner = store.inner if isinstance(store, RetryingStore) else store
-    return inner.presign(key, seconds) if isinstance(inner, _Signer) else None
+    with backend_errors(store.url):
+        return inner.presign(key, seconds) if isinstance(inner, _Signer) else None

@@ -1,26 +1,30 @@
 """Store: interface of all object stores, key and etag rules, idempotent writes.
 
 All keys are relative to the store's URL, with forward slashes. Every backend raises the same errors, and never retries:
-`plumbline.data.stores.retry` does that for all of them. No error of an SDK or of the system leaves a backend: callers
-treat a `PlumblineError` as one store's failure, and anything else would end the round of every platform.
+`plumbline.data.stores.retry` does that for all of them. It also converts whatever else a backend raises: callers treat
+a `PlumblineError` as one store's failure, and anything else would end the round of every platform.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from plumbline.schema.digest import digest_bytes, digest_file
 from plumbline.schema.errors import CorruptDataError, ExitCode, InvalidInputError, PlumblineError, UnavailableError
 from plumbline.schema.store_url import safe_key
 
+T = TypeVar("T")
+
 _BUFFER_BYTES = 1 << 20
 _MOST_REPLACED_BYTES = 256 << 20
+_MOST_PAGES = 2_000
+"""Of at least 1,000 objects each: a list that goes on is no list of a store."""
 _DELETE = "delete that object: its bytes do not match the digest in its name"
 
 
@@ -60,11 +64,15 @@ class StoreUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """Size and etag of an object; changed bytes change the etag."""
+    """Size and etag of an object; changed bytes change the etag. Every store gives both."""
 
     key: str
     size: int
     etag: str
+
+    def __post_init__(self) -> None:
+        if self.size < 0 or not self.etag:
+            raise StoreUnavailableError(f"the answer describes no object: {self.size} bytes, etag {self.etag!r}")
 
 
 class ObjectReader(Protocol):
@@ -116,6 +124,20 @@ def checked_key(key: str, where: str) -> str:
 def is_folder_marker(key: str, size: int) -> bool:
     """Return whether an object is a folder marker: a console's empty `reviews/`, or Hadoop's `reviews_$folder$`."""
     return not key or key.endswith("/") or (not size and key.endswith("_$folder$"))
+
+
+def bounded_pages(where: str, read: Callable[[str], tuple[T, str]]) -> Iterator[T]:
+    """Yield a listing's pages. `read` returns the page of a token ("": the first) and the next token ("": none)."""
+    token, seen = "", set[str]()
+    for _ in range(_MOST_PAGES):
+        page, token = read(token)
+        yield page
+        if not token:
+            return
+        if token in seen:
+            break
+        seen.add(token)
+    raise UnavailableError(f"the list does not end: {len(seen) + 1} pages were read", where=where)
 
 
 def joined(prefix: str, key: str) -> str:

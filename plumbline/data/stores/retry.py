@@ -25,7 +25,7 @@ from plumbline.data.stores.protocol import (
     is_folder_marker,
 )
 from plumbline.schema.digest import digest_bytes, digest_file
-from plumbline.schema.errors import UnavailableError
+from plumbline.schema.errors import PlumblineError, UnavailableError
 
 T = TypeVar("T")
 
@@ -52,6 +52,18 @@ class RetryPolicy:
         """Return the delay: exponential with jitter, at least `retry_after`."""
         longest = min(self.longest_seconds, self.first_seconds * 2.0 ** (failures - 1))
         return max(longest * (0.5 + 0.5 * self.random()), retry_after or 0.0)
+
+
+@contextmanager
+def backend_errors(where: str) -> Iterator[None]:
+    """Convert whatever a backend raises to an error of its store: its answers and its libraries are foreign."""
+    try:
+        yield
+    except (PlumblineError, MemoryError):
+        raise
+    except Exception as error:
+        text = f"an answer that no store gives: {type(error).__name__}"
+        raise StoreUnavailableError(text, where=where) from error
 
 
 class Attempts:
@@ -114,9 +126,10 @@ class ResumingReader:
         while True:
             self.close()
             try:
-                self._reader: ObjectReader = self._stack.enter_context(
-                    self._store.open(self._key, offset=self._offset, length=self._length, if_match=self._etag)
-                )
+                with backend_errors(self._store.url):
+                    self._reader: ObjectReader = self._stack.enter_context(
+                        self._store.open(self._key, offset=self._offset, length=self._length, if_match=self._etag)
+                    )
             except StoreUnavailableError as error:
                 self._note(error)
                 self._attempts.failed(error)
@@ -137,7 +150,8 @@ class ResumingReader:
         while self._offset < self._end:
             begin = self._policy.clock()
             try:
-                size = self._fast_enough().readinto(buffer)
+                with backend_errors(self._store.url):
+                    size = self._fast_enough().readinto(buffer)
             except StoreUnavailableError as error:
                 self._note(error)
                 self._attempts.failed(error)
@@ -187,7 +201,8 @@ class RetryingStore:
         attempts = Attempts(self.policy, f"{self.url}/{key}")
         while True:
             try:
-                return again() if again is not None and attempts.failures else operation()
+                with backend_errors(self.url):
+                    return again() if again is not None and attempts.failures else operation()
             except StoreUnavailableError as error:
                 attempts.failed(error)
 
@@ -209,6 +224,8 @@ class RetryingStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Return all objects whose key starts with `prefix`, without folder markers."""
         infos = self._call(prefix, lambda: list(self.inner.list(prefix)))
+        if any(not info.key.startswith(prefix) for info in infos):
+            raise UnavailableError("the list has objects that were not asked for", where=f"{self.url}/{prefix}")
         return iter([info for info in infos if not is_folder_marker(info.key, info.size)])
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:

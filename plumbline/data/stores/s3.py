@@ -26,6 +26,7 @@ from plumbline.data.stores.protocol import (
     ObjectInfo,
     ObjectMissingError,
     PreconditionFailedError,
+    bounded_pages,
     checked_key,
     joined,
     plain_etag,
@@ -149,14 +150,16 @@ class S3Store:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """Yield all objects whose key starts with `prefix`."""
         start = f"{self._prefix}/" if self._prefix else ""
-        more: dict[str, Any] = {}
-        while True:
+
+        def read(token: str) -> tuple[Any, str]:
+            more = {"ContinuationToken": token} if token else {}
             page = self._call("list_objects_v2", "", Prefix=start + prefix, **more)
-            for entry in page.get("Contents", []):
+            # Every service says whether there is more: an answer that does not is a different document.
+            return page.get("Contents", []), page["NextContinuationToken"] if page["IsTruncated"] else ""
+
+        for page in bounded_pages(self.url, read):
+            for entry in page:
                 yield ObjectInfo(entry["Key"][len(start) :], int(entry["Size"]), plain_etag(entry["ETag"]))
-            if not page.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object atomically, in parts above `multipart_bytes`."""
