@@ -79,7 +79,9 @@ def test_the_tree_as_it_is_keeps_every_contract(tree: Tree) -> None:
         ("judge/curves.py", "if TYPE_CHECKING:\n    import plumbline.judge.confirm", "no circles"),
     ],
 )
-def test_an_import_that_climbs_or_closes_a_circle_breaks_its_contract(tree: Tree, place: str, line: str, contract: str) -> None:
+def test_an_import_that_climbs_or_closes_a_circle_breaks_its_contract(
+    tree: Tree, place: str, line: str, contract: str
+) -> None:
     with tree.planted(f"plumbline/{place}", line):
         assert contract in tree.broken()
 
