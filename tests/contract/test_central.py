@@ -9,15 +9,15 @@ import pytest
 
 from plumbline.data.stores import ensure_object, open_store
 from plumbline.night.central import CentralStore, gather, publish_record
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure
 from tests.contract.records import make_record, orders_of
 
 
 def test_two_clouds_gathered_into_a_third_store(
-    clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path
+    clean_environment: pytest.MonkeyPatch, moto: str, azurite: str, tmp_path: Path
 ) -> None:
-    give_aws(clean_environment, servers.s3)
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_aws(clean_environment, moto)
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     boto3.client("s3").create_bucket(Bucket="outbox-gather")
     aws, azure = open_store("s3://outbox-gather/plumbline"), open_store(f"az://{ACCOUNT}/outbox-gather/plumbline")
     azure.inner._client.create_container()  # type: ignore[attr-defined]

@@ -16,12 +16,12 @@ from plumbline.data.stores import ObjectInfo, open_store
 from plumbline.night.doctor import conformance
 from plumbline.night.doctor.conformance import examine_conformance
 from plumbline.schema.errors import AccessError, Refusal
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google, marked
 from tests.faultserver.google import GoogleServer
 from tests.memory_store import MemoryStore
 
 
-@pytest.fixture(params=["file", "s3", "s3-locked", "az", "gs"])
+@pytest.fixture(params=marked("file", "s3", "s3-locked", "az", "gs"))
 def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """Return a bucket of each service that contains a foreign object."""
     with GoogleServer() as google:
@@ -30,18 +30,16 @@ def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, t
         elif request.param == "gs":
             give_google(clean_environment, google, tmp_path)
             address = "gs://bucket/team"
-        else:
-            servers: Servers = request.getfixturevalue("servers")
-            give_aws(clean_environment, servers.s3)
-            give_azure(clean_environment, f"{servers.blob}/{{account}}")
-            address = f"az://{ACCOUNT}/conform/team" if request.param == "az" else f"s3://conform-{request.param}/team"
+        elif request.param == "az":
+            give_azure(clean_environment, f"{request.getfixturevalue('azurite')}/{{account}}")
+            address = f"az://{ACCOUNT}/conform/team"
             store: Any = open_store(address)
-            if request.param == "az":
-                store.inner._client.create_container()
-            else:
-                boto3.client("s3").create_bucket(
-                    Bucket=f"conform-{request.param}", ObjectLockEnabledForBucket=request.param == "s3-locked"
-                )
+            store.inner._client.create_container()
+        else:
+            give_aws(clean_environment, request.getfixturevalue("moto"))
+            name = f"conform-{request.param}"
+            boto3.client("s3").create_bucket(Bucket=name, ObjectLockEnabledForBucket=request.param == "s3-locked")
+            address = f"s3://{name}/team"
         open_store(address).create("theirs", b"x")
         yield address
 

@@ -17,7 +17,7 @@ import pytest
 from plumbline.data.stores import RetryPolicy, open_store, read_bytes
 from plumbline.schema.errors import ConfigurationError, UnavailableError
 from tests.certificates import make_certificate
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure
 from tests.contract.proxy import Proxy
 
 ONCE = RetryPolicy(attempts=1)
@@ -105,10 +105,10 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
 
 
 def test_reads_and_writes_go_through_the_environments_proxy(
-    servers: Servers, clean_environment: pytest.MonkeyPatch
+    moto: str, azurite: str, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    give_aws(clean_environment, servers.s3)
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_aws(clean_environment, moto)
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     boto3.client("s3").create_bucket(Bucket="proxied")
     container: Any = open_store(f"az://{ACCOUNT}/proxied")
     container.inner._client.create_container()

@@ -23,7 +23,7 @@ from plumbline.local.services import answers
 from plumbline.night.doctor.checks import CheckResult
 from plumbline.night.doctor.stores import Visit, examine_store
 from plumbline.schema.manifest import DataFile, Manifest, Shard
-from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY
 from tests.shipped import aws_policy
 
 REGION = "us-east-1"
@@ -146,10 +146,10 @@ def test_s3_missing_bucket_and_missing_dataset(clean_environment: pytest.MonkeyP
 
 
 @pytest.fixture
-def blob(clean_environment: pytest.MonkeyPatch, servers: Servers) -> pytest.MonkeyPatch:
+def blob(clean_environment: pytest.MonkeyPatch, azurite: str) -> pytest.MonkeyPatch:
     """Create a container with a dataset in Azurite."""
-    clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", f"{servers.blob}/{{account}}")
-    with BlobServiceClient(f"{servers.blob}/{ACCOUNT}", {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}) as all_:
+    clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", f"{azurite}/{{account}}")
+    with BlobServiceClient(f"{azurite}/{ACCOUNT}", {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}) as all_:
         container = all_.get_container_client("doctor")
         if not container.exists():
             container.create_container()

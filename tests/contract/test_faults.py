@@ -232,7 +232,7 @@ def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
 
 
 @pytest.mark.parametrize("kind", ["s3", "az", "gs"])
-@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.whole_table)])
+@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
 def test_random_sequences(
     kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path, count: int
 ) -> None:

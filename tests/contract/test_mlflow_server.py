@@ -18,7 +18,7 @@ from plumbline.local.servers import reserve_port
 from tests.conftest import MLFLOW_SERVER
 from tests.unit.report.site_store import filled_store, night
 
-pytestmark = [pytest.mark.mlflow_server, pytest.mark.slow]
+pytestmark = [pytest.mark.mlflow_server, pytest.mark.long]
 _START_SECONDS = 240
 
 

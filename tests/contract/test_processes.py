@@ -100,7 +100,7 @@ def on_disk(cache: Path, dataset: Dataset) -> dict[str, int]:
     return result
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_twenty_kills_lose_no_byte_and_leave_no_lock(
     clean_environment: pytest.MonkeyPatch, dataset: Dataset, fault_server: FaultServer, tmp_path: Path
 ) -> None:

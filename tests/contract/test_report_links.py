@@ -29,7 +29,7 @@ from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google
 from tests.faultserver.google import GoogleServer
 from tests.flows.webhook_server import receiver
 from tests.report_browser.conftest import Browser, find_browser
@@ -42,9 +42,7 @@ KEY = "rounds/a b/report.html"
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Browser:
-    program = find_browser()
-    assert program is not None, "no Chromium: apt-get install chromium, or PLUMBLINE_NO_BROWSER=1"
-    return Browser(program, tmp_path)
+    return Browser(find_browser(), tmp_path)
 
 
 @contextmanager
@@ -121,11 +119,10 @@ def check_in_the_browser(browser: Browser, verdict: RoundVerdict, record_id: str
         assert "azure has drifted" in opened(browser, suites)
 
 
-@pytest.mark.browser
 def test_a_presigned_link_opens_the_report_and_its_records(
-    servers: Servers, clean_environment: pytest.MonkeyPatch, browser: Browser
+    moto: str, clean_environment: pytest.MonkeyPatch, browser: Browser
 ) -> None:
-    give_aws(clean_environment, servers.s3)
+    give_aws(clean_environment, moto)
     boto3.client("s3").create_bucket(Bucket="central")
     verdict, record_id = finished_round("s3://central/team a")
     assert "opens until" in verdict.report_note
@@ -133,7 +130,6 @@ def test_a_presigned_link_opens_the_report_and_its_records(
     check_in_the_browser(browser, verdict, record_id)
 
 
-@pytest.mark.browser
 def test_the_suites_own_site_opens_the_report_and_its_records(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "central").mkdir()
     with served(tmp_path / "central") as site:
@@ -143,7 +139,6 @@ def test_the_suites_own_site_opens_the_report_and_its_records(tmp_path: Path, br
         check_in_the_browser(browser, verdict, record_id)
 
 
-@pytest.mark.browser
 def test_a_folder_without_a_site_gives_a_path_and_says_so(tmp_path: Path, browser: Browser) -> None:
     verdict, record_id = finished_round(f"file://{tmp_path}/central")
     assert verdict.report == f"{tmp_path}/central/rounds/{verdict.suite}/{verdict.round}/report.html"
@@ -162,10 +157,10 @@ def stored(url: str) -> CentralStore:
 
 
 def test_each_clouds_link_is_a_page_for_a_week_and_for_nobody_else(
-    servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path
+    moto: str, azurite: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    give_aws(clean_environment, servers.s3)
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_aws(clean_environment, moto)
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     boto3.client("s3").create_bucket(Bucket="linked")
     container: Any = open_store(f"az://{ACCOUNT}/linked")
     container.inner._client.create_container()
@@ -182,9 +177,9 @@ def test_each_clouds_link_is_a_page_for_a_week_and_for_nobody_else(
 
 
 def test_without_a_key_to_sign_with_the_address_is_said_to_be_no_link(
-    servers: Servers, clean_environment: pytest.MonkeyPatch
+    azurite: str, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     clean_environment.delenv("AZURE_STORAGE_KEY")
     clean_environment.setenv("AZURE_STORAGE_SAS_TOKEN", "sv=2021-12-02&sig=x")
     link = link_to(CentralStore(open_store(f"az://{ACCOUNT}/linked")), KEY, "")

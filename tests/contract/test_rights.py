@@ -23,7 +23,7 @@ from plumbline.night.central import fetch_record, publish_record
 from plumbline.night.central.outbox import CheckpointExchange
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import AccessError
-from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, Servers, give_aws, give_azure, give_google
+from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure, give_google
 from tests.contract.records import make_record
 from tests.faultserver.google import GoogleServer
 from tests.shipped import STORES, aws_policy, azure_actions, google_grants
@@ -79,9 +79,9 @@ def check_keeper(store: Store) -> None:
 
 
 @contextmanager
-def aws_role(environment: pytest.MonkeyPatch, servers: Servers, identity: str) -> Iterator[None]:
+def aws_role(environment: pytest.MonkeyPatch, moto: str, identity: str) -> Iterator[None]:
     """Enforce the module's policy on moto, with the credentials of the identity's role."""
-    give_aws(environment, servers.s3)
+    give_aws(environment, moto)
     s3, iam = boto3.client("s3"), boto3.client("iam")
     for store in STORES:
         s3.create_bucket(Bucket=f"rights-{store}")
@@ -95,12 +95,12 @@ def aws_role(environment: pytest.MonkeyPatch, servers: Servers, identity: str) -
     environment.setenv("AWS_ACCESS_KEY_ID", given["AccessKeyId"])
     environment.setenv("AWS_SECRET_ACCESS_KEY", given["SecretAccessKey"])
     environment.setenv("AWS_SESSION_TOKEN", given["SessionToken"])
-    requests.post(f"{servers.s3}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
+    requests.post(f"{moto}/moto-api/reset-auth", data=b"0", timeout=10).raise_for_status()
     try:
         yield
     finally:
-        requests.post(f"{servers.s3}/moto-api/reset-auth", data=b"inf", timeout=10).raise_for_status()
-        give_aws(environment, servers.s3)
+        requests.post(f"{moto}/moto-api/reset-auth", data=b"inf", timeout=10).raise_for_status()
+        give_aws(environment, moto)
         environment.delenv("AWS_SESSION_TOKEN")
         for store in STORES:
             keys = [{"Key": item["Key"]} for item in s3.list_objects_v2(Bucket=f"rights-{store}").get("Contents", ())]
@@ -108,8 +108,8 @@ def aws_role(environment: pytest.MonkeyPatch, servers: Servers, identity: str) -
             s3.delete_bucket(Bucket=f"rights-{store}")
 
 
-def test_a_worker_on_aws(clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path) -> None:
-    with aws_role(clean_environment, servers, "worker"):
+def test_a_worker_on_aws(clean_environment: pytest.MonkeyPatch, moto: str, tmp_path: Path) -> None:
+    with aws_role(clean_environment, moto, "worker"):
         outbox = opened("s3://rights-outbox/prefix")
         check_outbox(outbox, tmp_path)
         check_data(opened("s3://rights-data/prefix"))
@@ -120,8 +120,8 @@ def test_a_worker_on_aws(clean_environment: pytest.MonkeyPatch, servers: Servers
         assert is_refused(lambda: read_bytes(central, "object"))
 
 
-def test_a_controller_on_aws(clean_environment: pytest.MonkeyPatch, servers: Servers) -> None:
-    with aws_role(clean_environment, servers, "controller"):
+def test_a_controller_on_aws(clean_environment: pytest.MonkeyPatch, moto: str) -> None:
+    with aws_role(clean_environment, moto, "controller"):
         for store in STORES:
             check_keeper(opened(f"s3://rights-{store}/prefix"))
             assert is_refused(lambda store=store: opened(f"s3://rights-{store}/others").create("object", b"foreign"))
@@ -138,13 +138,13 @@ def letters(actions: set[str]) -> ContainerSasPermissions:
 @pytest.mark.parametrize("identity", ["worker", "controller"])
 @pytest.mark.parametrize("kind", STORES)
 def test_an_identity_on_azure(
-    clean_environment: pytest.MonkeyPatch, servers: Servers, tmp_path: Path, kind: str, identity: str
+    clean_environment: pytest.MonkeyPatch, azurite: str, tmp_path: Path, kind: str, identity: str
 ) -> None:
     actions = azure_actions(identity, kind)
     if (identity, kind) == ("worker", "central"):
         assert actions == set()
         return
-    endpoint = f"{servers.blob}/{ACCOUNT}"
+    endpoint = f"{azurite}/{ACCOUNT}"
     name = f"rights-{identity}-{kind}"
     container = BlobServiceClient(endpoint, credential=ACCOUNT_KEY).create_container(name)
     container.upload_blob("prefix/shard", b"rows")
@@ -152,7 +152,7 @@ def test_an_identity_on_azure(
         ACCOUNT, name, account_key=ACCOUNT_KEY, expiry=datetime.now(UTC) + timedelta(hours=1),
         permission=letters(actions),
     )  # fmt: skip
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    give_azure(clean_environment, f"{azurite}/{{account}}")
     clean_environment.delenv("AZURE_STORAGE_KEY")
     clean_environment.setenv("AZURE_STORAGE_SAS_TOKEN", token)
     store = opened(f"az://{ACCOUNT}/{name}/prefix")

@@ -31,7 +31,7 @@ from plumbline.data.stores.opening import Timeouts
 from plumbline.data.stores.protocol import digest_object
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import CorruptDataError, InvalidInputError
-from tests.contract.conftest import ACCOUNT, Servers, give_aws, give_azure, give_google
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google, marked
 from tests.contract.uplink import SlowUplink
 from tests.faultserver.google import GoogleServer
 from tests.memory_store import MemoryStore
@@ -40,16 +40,14 @@ _numbers = itertools.count()
 
 
 def _s3(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
-    servers = fixture("servers")
-    give_aws(environment, servers.s3)
+    give_aws(environment, fixture("moto"))
     bucket = f"bucket-{next(_numbers)}"
     boto3.client("s3").create_bucket(Bucket=bucket)
     yield open_store(f"s3://{bucket}/some/prefix")
 
 
 def _az(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
-    servers = fixture("servers")
-    give_azure(environment, f"{servers.blob}/{{account}}")
+    give_azure(environment, f"{fixture('azurite')}/{{account}}")
     container = f"container-{next(_numbers)}"
     opened = open_store(f"az://{ACCOUNT}/{container}/some/prefix")
     opened.inner._client.create_container()
@@ -73,7 +71,7 @@ def _gs_fake(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> 
 
 def _s3_locked(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
     """Create a bucket with Object Lock and a default retention."""
-    give_aws(environment, fixture("servers").s3)
+    give_aws(environment, fixture("moto"))
     client, bucket = boto3.client("s3"), f"bucket-{next(_numbers)}"
     client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
     rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
@@ -93,7 +91,7 @@ _OPENERS = {
 """Opener of each kind: called with `request.getfixturevalue` and an environment without credentials."""
 
 
-@pytest.fixture(params=["memory", "file", *_OPENERS])
+@pytest.fixture(params=["memory", "file", *marked(*_OPENERS)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Return an empty store of each kind."""
     if request.param == "memory":
@@ -234,9 +232,9 @@ def test_a_large_file_arrives_whole(store: Store, tmp_path: Path) -> None:
     assert store.stat("large").size == 33 << 20
 
 
-def test_a_slow_uplink_takes_its_time(servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_slow_uplink_takes_its_time(azurite: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two seconds of sending, over a socket that waits for one at most: bytes that move are not trouble."""
-    with SlowUplink(servers.blob, bytes_per_second=4 << 20) as uplink:
+    with SlowUplink(azurite, bytes_per_second=4 << 20) as uplink:
         give_azure(clean_environment, f"{uplink.url}/{{account}}")
         store = open_store(
             f"az://{ACCOUNT}/uplink", policy=RetryPolicy(attempts=1), timeouts=Timeouts(connect_seconds=1.0)
@@ -302,12 +300,14 @@ def test_delete_removes_one_object_and_forgives_that_it_is_gone(store: Store) ->
         store.stat("key")
 
 
-@pytest.mark.parametrize("kind", ["s3", "az", "gs"])
+@pytest.mark.parametrize("kind", marked("s3", "az", "gs"))
 def test_a_first_write_where_there_is_no_bucket_says_so(
-    kind: str, servers: Servers, clean_environment: pytest.MonkeyPatch, tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    give_aws(clean_environment, servers.s3)
-    give_azure(clean_environment, f"{servers.blob}/{{account}}")
+    if kind == "s3":
+        give_aws(clean_environment, request.getfixturevalue("moto"))
+    elif kind == "az":
+        give_azure(clean_environment, f"{request.getfixturevalue('azurite')}/{{account}}")
     urls = {"s3": "s3://never-made/prefix", "az": f"az://{ACCOUNT}/never-made/prefix", "gs": "gs://never-made"}
     with GoogleServer() as server:
         give_google(clean_environment, server, tmp_path)

@@ -198,7 +198,7 @@ def test_a_broken_file_is_resumed_in_stripes_from_where_it_stands(
 
 
 @pytest.mark.parametrize("kind", ["s3", "az"])
-@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.whole_table)])
+@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
 def test_random_sequences(
     kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path, count: int
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.conftest import shipped
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.azurite]
 
 
 def test_the_cause_is_named_and_the_flow_fails(folder, start):

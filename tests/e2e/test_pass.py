@@ -23,7 +23,7 @@ from tests.conftest import STRANGER, SYSTEM_PYTHON
 from tests.e2e import other_user
 from tests.e2e.conftest import ROUND_SECONDS, Round, assert_nothing_left, begin, marks_of, processes_of, shipped
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.azurite]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.e2e import user_stack
 from tests.e2e.conftest import ROOT
 from tests.flows.small_suite import small_suite, to_toml
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.second_user]
+pytestmark = [pytest.mark.long, pytest.mark.second_user]
 
 
 @pytest.fixture

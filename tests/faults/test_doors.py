@@ -24,7 +24,7 @@ from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.verdict import Judgement
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 class Doors:
@@ -72,7 +72,7 @@ def named(entry: Entry) -> str:
 
 def sampled(entries: Sequence[Entry], *names: str) -> list[Any]:
     """Return the entries as parameters, of which `make test` trains those of these names alone."""
-    rest = pytest.mark.whole_table
+    rest = pytest.mark.long
     return [entry if entry.name in names else pytest.param(entry, marks=rest) for entry in entries]
 
 

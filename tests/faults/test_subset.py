@@ -27,7 +27,7 @@ _SUBSET = frozenset({
 _CONTROLS = frozenset({"other-isa"})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_some_faults_are_named_and_controls_pass(tmp_path: Path) -> None:
     chosen = [entry for entry in entries() if entry.name in _SUBSET | _CONTROLS]
     assert len(chosen) == len(_SUBSET) + len(_CONTROLS)

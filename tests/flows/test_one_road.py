@@ -34,7 +34,7 @@ from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import Receiver, receiver
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 _CONTROLLERS = "one-road-ctl"
 _ROUND_SECONDS = 500
 _LIBRARY = """import sys

@@ -39,7 +39,7 @@ from tests.flows.hostile_worker import BY_ENV, KINDS, Api, stolen
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import receiver
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 NAME, CONTROLLERS = "several-apis", "several-apis-ctl"
 PLATFORMS = ("aws", "azure")
 PLUMBLINE = f"{Path(sys.executable).parent}/plumbline"

@@ -37,7 +37,7 @@ from tests.said import said
 from tests.train.wheels import make_wheel
 from tests.unit.judge.test_speed import speed
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PACKAGE, MODULE = "plumbline-test-hook", "plumbline_test_hook"
 LOSSES = {"1.0": 0.0, "2.0": 0.15, "3.0": 0.0}

@@ -60,7 +60,7 @@ SAMPLE = {"page", "no route", "redirect", "no login", "bad gateway"}
 
 
 def sampled(answers: list[str]) -> list[Any]:
-    rest = pytest.mark.whole_table
+    rest = pytest.mark.long
     return [answer if answer in SAMPLE else pytest.param(answer, marks=rest) for answer in answers]
 
 

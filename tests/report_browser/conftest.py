@@ -1,7 +1,4 @@
-"""Real Chromium; without it, these tests fail with a hint.
-
-With PLUMBLINE_NO_BROWSER=1 they are counted and listed instead.
-"""
+"""Real Chromium."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ import subprocess
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from tests.conftest import CHROMIUM
+
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--enable-logging=stderr",
@@ -20,7 +18,7 @@ FLAGS = (
 
 
 def find_browser():
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    return next(filter(None, map(shutil.which, CHROMIUM)))
 
 
 class Browser:
@@ -53,10 +51,4 @@ class Browser:
 
 @pytest.fixture
 def browser(tmp_path):
-    program = find_browser()
-    if program is None:
-        pytest.fail(
-            "no Chromium: apt-get install chromium, or PLUMBLINE_NO_BROWSER=1 to list these tests instead",
-            pytrace=False,
-        )
-    return Browser(program, tmp_path)
+    return Browser(find_browser(), tmp_path)

@@ -11,7 +11,6 @@ import pytest
 from plumbline.schema.verdict import Note
 from tests.unit.report.samples import drifted, many, nights, passing, record, report_page, verdict_of
 
-pytestmark = pytest.mark.browser
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 
 

@@ -11,8 +11,6 @@ import pytest
 from plumbline.night.rounds.site import connect_reports, write_site
 from tests.unit.report.site_store import filled_store, night
 
-pytestmark = pytest.mark.browser
-
 MEASURE = r"""
 <script>
 window.onload = () => {

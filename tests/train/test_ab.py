@@ -25,7 +25,7 @@ with open(os.environ["AB_MARK"], "a") as file:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_half_of_the_runs_train_in_the_baselines_environment(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,7 +144,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
             yield context
 
 
-@pytest.mark.parametrize("task", ["workshop", pytest.param("masked", marks=pytest.mark.whole_table)])
+@pytest.mark.parametrize("task", ["workshop", pytest.param("masked", marks=pytest.mark.long)])
 def test_the_probe_and_its_fp64_run(task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = request.getfixturevalue(task)
     with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
@@ -231,7 +231,7 @@ def _read_without_moving(patch: pytest.MonkeyPatch) -> None:
     "fault",
     [
         _mask_on_the_host,
-        *(pytest.param(fault, marks=pytest.mark.whole_table) for fault in (_batch_on_the_host, _read_without_moving)),
+        *(pytest.param(fault, marks=pytest.mark.long) for fault in (_batch_on_the_host, _read_without_moving)),
     ],
 )
 def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: 
         LearnRun(context, context.spec.learn).run()
 
 
-@pytest.mark.whole_table
+@pytest.mark.long
 def test_an_imposed_tensor_left_on_the_host_is_noticed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     impose = experiment._Imposed.forward
     monkeypatch.setattr(

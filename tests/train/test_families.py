@@ -28,14 +28,14 @@ from plumbline.train.portable import probe_windows
 from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 PROBE = {"steps": 3, "evaluation_rows": 8, "portable_steps": 1}
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
 
 
 def sampled(*families: str, rest: tuple[str, ...]) -> pytest.MarkDecorator:
     """Return a parametrization by families, of which `make test` tries those before `rest`."""
-    others = [pytest.param(name, marks=pytest.mark.whole_table) for name in rest]
+    others = [pytest.param(name, marks=pytest.mark.long) for name in rest]
     return pytest.mark.parametrize("family", [*families, *others])
 
 

@@ -29,7 +29,7 @@ def test_without_a_gpu_it_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_runs_is_judged_and_a_trainer_that_does_not_run_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,7 +69,7 @@ def test_what_does_not_hold_and_what_could_not_be_run_are_told_apart(
     assert json.loads((tmp_path / "out" / "probe-base.json").read_bytes())["holds"] is False
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_choice_of_speed_is_trained_and_one_that_is_refused_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

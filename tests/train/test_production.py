@@ -165,18 +165,14 @@ _SAMPLE = (
     "sdpa-ignores-padding", "sdpa-backward-halved", "fused-without-decay", "relu-for-gelu", "linear-in-three-bits",
     "clipped-at-four-times-the-norm", "loss-smoothed",
 )  # fmt: skip
-"""Faults of which each has a different cause or place; `make tables` plants all."""
+"""Faults of which each has a different cause or place; `make test-all` plants all."""
 _ROWS = "every-second-row-skipped"
 """A fault of the batches, which the trail of a whole training shows."""
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in _SAMPLE else pytest.param(name, marks=pytest.mark.whole_table)
-        for name in FAULTS
-        if name != _ROWS
-    ],
+    [name if name in _SAMPLE else pytest.param(name, marks=pytest.mark.long) for name in FAULTS if name != _ROWS],
 )
 def test_a_fault_of_production_kernels_is_named_on_any_machine_and_without_a_reference(
     shop: Shop, honest: LoadedRecord, monkeypatch: pytest.MonkeyPatch, name: str

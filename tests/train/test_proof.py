@@ -237,7 +237,8 @@ def test_elements_that_dropout_keeps_are_counted() -> None:
     assert 0.88 < draws.kept / draws.elements < 0.92
 
 
-@pytest.mark.slow
+@pytest.mark.compiler
+@pytest.mark.long
 def test_a_compiled_step_proves_its_loss_and_update():
     """The loss of a compiled model gives its logits no gradient from outside."""
     setting = Setting(precision="bf16", dropout=0.1, steps=(0,))

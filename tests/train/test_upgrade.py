@@ -49,7 +49,7 @@ def candidate_lock(folder, letters):
     return read_lock(path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
     wheels = tmp_path / "wheels"
     make_wheel(wheels, "plumbline-test-a", "2.0", {"plumbline_test_a.py": "value = 2\n"})
@@ -104,10 +104,10 @@ PLANTED = {
 """By changed packages: what the answer of the gate says of each. `make test` asks for the first."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changed",
-    [pytest.param(names, marks=pytest.mark.whole_table if index else ()) for index, names in enumerate(PLANTED)],
+    [pytest.param(names, marks=pytest.mark.long if index else ()) for index, names in enumerate(PLANTED)],
 )
 def test_what_a_package_does_without_a_module_that_training_imports_is_tried_and_named(changed, tmp_path, capsys):
     """Data of a hook, a namespace package, a hook, a variable of a `.pth`, an entry point that opens a file."""

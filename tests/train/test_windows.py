@@ -200,7 +200,7 @@ FAULTS = {
 @pytest.mark.parametrize(
     ("code", "plant"),
     [
-        pytest.param(code, plant, id=plant.__name__, marks=[] if plant is plants[0] else [pytest.mark.whole_table])
+        pytest.param(code, plant, id=plant.__name__, marks=[] if plant is plants[0] else [pytest.mark.long])
         for code, plants in FAULTS.items()
         for plant in plants
     ],

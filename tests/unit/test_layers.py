@@ -60,7 +60,7 @@ def imported_without(blocked, roots, spared):
             ("plumbline",),
             ("plumbline.report", "plumbline.flows", "plumbline.tasks"),
             id="trainer",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from tests.unit.infra.documented_commands import ROOT, pages
 from tests.unit.infra.oldest_pip import OLDEST_PIP, pip_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PIN = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*])?==(\S+)", re.MULTILINE)
 NEWER = "9999"
@@ -87,7 +87,7 @@ def test_the_documentation_installs_every_lock_of_a_machine() -> None:
 @pytest.mark.parametrize(
     ("options", "name"),
     # The hashes of the shorter lock are read by the same pip.
-    [pytest.param(*install, marks=[pytest.mark.whole_table] * (install[1] == "controller")) for install in INSTALLS],
+    [pytest.param(*install, marks=[pytest.mark.long] * (install[1] == "controller")) for install in INSTALLS],
     ids=lambda value: value.strip("-") or "plain",
 )
 def test_the_oldest_pip_takes_a_documented_installation(

@@ -16,7 +16,7 @@ from plumbline.cli.main import main
 from plumbline.environments.locks import read_lock
 from tests.unit.infra.documented_commands import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 # Of three clouds: needs accounts, and says which tests run what.
@@ -55,6 +55,7 @@ def test_the_commands_end_as_the_tutorial_says(page: Path, tmp_path: Path, monke
         assert code == int(said[1] if said else 0), line
 
 
+@pytest.mark.git
 def test_the_lock_that_pip_freezes_in_a_clone_with_a_remote_leaves_the_clone_as_installed(tmp_path: Path) -> None:
     """With a remote, pip writes the clone as a package of a repository, which the tutorial of a CI failed on."""
     clone = clone_of_the_repository(tmp_path / "clone")

@@ -20,7 +20,7 @@ from plumbline.schema.suite import DatasetSource, read_suite
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.oldest_pip import pip_environment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SOURCES = (
     "pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "docs", "infra", "locks",

@@ -155,6 +155,7 @@ def test_the_machine_s_driver_is_looked_at_before_anything_is_installed(tmp_path
     assert (words or "") in done.stderr
 
 
+@pytest.mark.git
 @pytest.mark.parametrize("asked", ["tag", "commit"])
 def test_a_machine_installs_a_tag_or_a_commit_that_no_moved_tag_changes(tmp_path, asked):
     """A tag that is moved between two nights would put other code on the machines than in the images."""

@@ -15,7 +15,7 @@ import pytest
 from plumbline.local import azurite
 from tests.certificates import make_certificate
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 NPM_OUTPUT = """npm error code ENOTFOUND
 npm error syscall getaddrinfo

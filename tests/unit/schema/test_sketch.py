@@ -29,7 +29,7 @@ def structured(generator: np.random.Generator, shape: tuple[int, ...], kind: int
     return error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_errors_from_a_ten_millionth_to_one_on_a_thousand_tensors() -> None:
     generator = np.random.Generator(np.random.Philox(5))
     ratios = []

@@ -21,7 +21,7 @@ from plumbline.environments.virtual_environments import Environments, check_curr
 from plumbline.schema.errors import ConfigurationError, UnavailableError
 from tests.unit.upgrade.wheels import write_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")

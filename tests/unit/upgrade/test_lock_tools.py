@@ -18,7 +18,7 @@ from plumbline.environments.locks import read_lock
 from plumbline.schema.errors import ConfigurationError
 from tests.unit.upgrade.wheels import write_wheel
 
-pytestmark = pytest.mark.uv
+pytestmark = [pytest.mark.uv, pytest.mark.long]
 
 _PROJECT = '[project]\nname = "team"\nversion = "1.0"\nrequires-python = ">=3.10"\n'
 _CONFLICT = 'conflicts = [[{ extra = "cpu" }, { extra = "gpu" }]]\n'

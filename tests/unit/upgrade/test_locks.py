@@ -454,7 +454,7 @@ def test_a_package_of_two_lines_is_built_from_the_archives_that_both_allow(case)
         parse_lock(files)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", HASHES)
 def test_pip_takes_an_archive_that_the_pin_allows(tmp_path, case):
     """Of two builds of a version pip prefers the second; uv takes what the last line allows, whatever others say."""

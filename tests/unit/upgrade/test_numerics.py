@@ -73,7 +73,7 @@ def decided(loss, spread, seed):
     return found.outcome
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_loss_of_five_percent_is_caught_and_none_is_no_alarm():
     runs = range(200)
     caught = sum(decided(0.0513, 0.01, seed) == "slower" for seed in runs)

@@ -18,7 +18,7 @@ from plumbline.upgrade.search import range_sentence, search_releases
 from tests.unit.upgrade.conftest import change, drift
 from tests.unit.upgrade.wheels import write_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 VERSIONS = ("1.0", "1.1", "1.2", "1.4", "1.5", "1.6", "1.10")
 OLD = Pin(name="demo-guilty", version="1.0")

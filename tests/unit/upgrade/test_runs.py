@@ -24,7 +24,7 @@ def environment(folder, script):
     return Environment(folder, folder.name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("current", "is_lost", "limit"), [(HANGS, True, 0.5), (FAILS, False, 5.0)])
 def test_a_slow_machine_is_no_fault_of_the_changes(tmp_path, current, is_lost, limit):
     candidate = environment(tmp_path / "candidate", HANGS)

@@ -28,7 +28,7 @@ from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
 from tests.contract.records import make_record
 from tests.train.test_upgrade import SUITE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PRIVATE = "acme-private"
 BACKEND = f"""

@@ -8,7 +8,7 @@ from plumbline.cli.main import main
 from plumbline.schema.errors import InconclusiveError
 from tests.train.test_upgrade import SUITE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 class Command:

@@ -43,7 +43,7 @@ def test_rows_come_back_as_they_were_in_any_order_and_more_than_once(tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_import_holds_a_few_rows_and_not_the_file(tmp_path):
     path = tmp_path / "rows.jsonl"
     with path.open("w") as file:

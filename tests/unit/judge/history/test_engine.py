@@ -34,11 +34,11 @@ def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=list(key)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "shared"),
     [
-        pytest.param(kind, shared, marks=[] if index % 4 == 2 * shared else [pytest.mark.whole_table])
+        pytest.param(kind, shared, marks=[] if index % 4 == 2 * shared else [pytest.mark.long])
         for index, kind in enumerate(sorted(NOISES))
         for shared in (False, True)
     ],
@@ -52,7 +52,7 @@ def test_noise_alone_is_called_less_than_the_bound(kind: str, shared: bool) -> N
     assert tally.experiments <= tally.nights
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_alone_is_seldom_a_night_to_look_at() -> None:
     # At twelve nights a year over four platforms 3.7 are expected of three kinds of noise.
     looks = {}

@@ -27,7 +27,7 @@ from tests.unit.judge.history.nights import night, noise, run_nights
 
 ALLOWED = nights.ALLOWED.of("throughput")
 NUM_LOST = 40
-HISTORIES = (8, 20, *(pytest.param(length, marks=pytest.mark.slow) for length in (12, 60)))
+HISTORIES = (8, 20, *(pytest.param(length, marks=pytest.mark.long) for length in (12, 60)))
 ROADS = ("no experiment", "no environment", "machine")
 
 
@@ -69,7 +69,7 @@ def test_no_night_passes_after_a_question_while_the_loss_stands(road: str, size:
         assert "pass" not in verdicts, (seed, verdicts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [0.02, 0.03])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, history: int) -> None:
@@ -80,7 +80,7 @@ def test_every_pass_names_a_slow_machine_until_nights_rule_it_out(size: float, h
         assert reasons <= {"machine"}, (seed, reasons)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_loss_of_two_sd_after_eight_nights_is_asked_about() -> None:
     """A growing reference takes such nights in: they are compared with the nights before each of them instead."""
     unasked = [seed for seed in range(60) if not after_the_question(judged("no environment", 0.02, 8, seed), 8)]

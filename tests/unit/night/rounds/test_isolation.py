@@ -161,8 +161,8 @@ def cases(content: Content) -> Iterator[tuple[tuple[Any, ...], Any]]:
         yield ("spec", "model", "settings"), {"x": number}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.whole_table)], ids=["a sixth", "all"])
+@pytest.mark.long
+@pytest.mark.parametrize("share", [6, pytest.param(1, marks=pytest.mark.long)], ids=["a sixth", "all"])
 def test_no_number_in_a_record_ends_the_round_or_moves_another_platform(
     world: WholeRound, honest: GatheredRecords, caplog: pytest.LogCaptureFixture, share: int
 ) -> None:
@@ -260,7 +260,7 @@ def test_as_many_platforms_as_can_be_judged_together_remain(conflicts: list[set[
     judge(kept)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_records_that_memory_has_no_room_for_are_read_again_and_judged_alike(
     world: WholeRound, honest: GatheredRecords, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def noise(seed: int, count: int) -> list[float]:
     return np.random.default_rng(seed).normal(0, 0.01, count).tolist()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_creep_fails_the_round_and_sends_one_alert_with_since(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     values = noise(3, 75)
@@ -168,7 +168,7 @@ def test_a_retried_round_counts_by_its_last_verdict(tmp_path: Path) -> None:
     assert [judged.verdict for judged in series.judged.values()] == ["pass"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lasting_gain_is_alerted_as_improved_once(tmp_path: Path) -> None:
     nights = Nights(tmp_path)
     for index, value in enumerate(noise(5, 60)):
