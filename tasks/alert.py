@@ -14,6 +14,7 @@ from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 from prefect import get_run_logger
 from prefect.exceptions import ObjectNotFound
@@ -26,10 +27,12 @@ from plumbline.night.alerts import (
     AlertMessage,
     AlertState,
     Outgoing,
+    add_all,
     add_once,
     after_failure,
     after_success,
     claim,
+    is_last_failure,
     no_verdict_message,
     update,
 )
@@ -45,6 +48,8 @@ from plumbline.tasks.prefect_client.recovery import stored_result
 from plumbline.tasks.round_task import round_task
 
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0)
+_LATE_SECONDS = 1.0
+"""Seconds after which a failed try is late: the receiver may have the message, and is not tried again at once."""
 _DELIVERY_SECONDS = 20.0
 """Maximum seconds until the last try of a round's alerts; what is not delivered is sent later."""
 _LEASE = timedelta(minutes=5)
@@ -69,13 +74,7 @@ def alert_once(suite: Suite, messages: Sequence[AlertMessage]) -> list[str]:
     """Send each message once to its recipients; return failures as lines."""
     if not suite.alerts or not messages:
         return []
-
-    def add(state: AlertState) -> AlertState:
-        for message in messages:
-            state = add_once(state, message, suite.alerts, datetime.now(UTC))
-        return state
-
-    return _alert(suite, add)
+    return _alert(suite, partial(add_all, messages=messages, alerts=suite.alerts, now=datetime.now(UTC)))
 
 
 @contextmanager
@@ -141,9 +140,9 @@ def send_directly(state: AlertState, known: Blocks, remark: str) -> list[str]:
     """Send pending messages without stored state; return failed deliveries as lines."""
     failed: list[str] = []
 
-    def note(message: Outgoing, why: str) -> None:
-        if why:
-            failed.append(_undelivered(message, why))
+    def note(message: Outgoing, failure: _Failure | None) -> None:
+        if failure is not None:
+            failed.append(_undelivered(message, failure.why))
 
     _deliver(state.pending, known, time.sleep, remark, note)
     return failed
@@ -158,14 +157,28 @@ def deliver_pending(
     """
     failed: list[str] = []
 
-    def note(message: Outgoing, why: str) -> None:
+    def note(message: Outgoing, failure: _Failure | None) -> None:
         # Applies to this message only, as the state may have changed meanwhile.
-        book.change(partial(after_failure, sent=message, why=why) if why else partial(after_success, sent=message))
-        if why:
-            failed.append(_undelivered(message, why))
+        if failure is None:
+            book.change(partial(after_success, sent=message))
+            return
+        failed.append(_undelivered(message, failure.why))
+        if failure.seconds is not None:
+            is_late = failure.seconds > _LATE_SECONDS
+            book.change(partial(after_failure, sent=message, why=failure.why, now=datetime.now(UTC), is_late=is_late))
+            if is_last_failure(message, is_late=is_late):
+                failed[-1] += "; it is not sent again" + (", as its receiver may have it" if is_late else "")
 
     _deliver(_claim_pending(book), known, sleep, remark, note)
     return failed
+
+
+class _Failure(NamedTuple):
+    """Failed delivery of a message."""
+
+    why: str
+    seconds: float | None = None
+    """Duration of the last try; `None` if the message was not sent."""
 
 
 def _undelivered(message: Outgoing, why: str) -> str:
@@ -196,7 +209,7 @@ def _deliver(
     known: Blocks,
     sleep: Callable[[float], None],
     remark: str,
-    note: Callable[[Outgoing, str], None],
+    note: Callable[[Outgoing, _Failure | None], None],
 ) -> None:
     """Send messages to all receivers in parallel, reporting to `note`.
 
@@ -210,11 +223,11 @@ def _deliver(
     def send_block(lot: Sequence[Outgoing]) -> None:
         pauses: Sequence[float] = _PAUSES_SECONDS
         for message in lot:
-            why = _attempt(message, known, sleep, remark, pauses, deadline)
-            if why:
+            failure = _attempt(message, known, sleep, remark, pauses, deadline)
+            if failure is not None:
                 pauses = ()  # the receiver has had its tries: one more for each later message
             with lock:
-                note(message, why)
+                note(message, failure)
 
     if not by_block:
         return
@@ -227,16 +240,20 @@ def _deliver(
 def _attempt(  # noqa: PLR0917 - one delivery, fully described
     message: Outgoing, known: Blocks, sleep: Callable[[float], None], remark: str, pauses: Sequence[float],
     deadline: float,
-) -> str:  # fmt: skip
-    """Send a message with repeated tries; return the failure, or ""."""
-    why = f"its receiver took longer than {_DELIVERY_SECONDS:g} s for earlier alerts"
+) -> _Failure | None:  # fmt: skip
+    """Send a message, again if it is refused at once; return the failure."""
+    failure = _Failure(f"its receiver took longer than {_DELIVERY_SECONDS:g} s for earlier alerts")
     body = "\n\n".join(part for part in (message.body, remark, f"alert {message.id}") if part)
     for pause in (0.0, *pauses):
         if time.monotonic() + pause > deadline:
             break
         if pause:
             sleep(pause)
+        begin = time.monotonic()
         why = send(message.block, message.subject, body, known, event=message.event, about=message.about)
         if not why:
+            return None
+        failure = _Failure(why, time.monotonic() - begin)
+        if failure.seconds is not None and failure.seconds > _LATE_SECONDS:
             break
-    return why
+    return failure

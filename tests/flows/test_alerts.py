@@ -21,7 +21,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from plumbline.cli.main import main
 from plumbline.data.stores import open_store
 from plumbline.local.servers import reserve_port
-from plumbline.night.alerts import add_once, after_success, claim, missed_message, update
+from plumbline.night.alerts import AlertBook, Outgoing, add_once, after_success, claim, missed_message, update
 from plumbline.night.alerts.messages import trouble_message
 from plumbline.night.alerts.troubles import Trouble
 from plumbline.night.central import CentralStore
@@ -123,6 +123,32 @@ def test_a_message_whose_sender_died_is_sent_by_the_next(webhook: Receiver, tmp_
     assert len(webhook.got) == 1
 
 
+def pass_minutes(book: AlertBook, minutes: float) -> None:
+    """End what has waited for so long, as if this time had passed."""
+
+    def earlier(message: Outgoing) -> Outgoing:
+        until = message.sending_until
+        return message.replace(sending_until=until and until - timedelta(minutes=minutes))
+
+    book.change(lambda state: state.replace(pending=[earlier(message) for message in state.pending]))
+
+
+def test_a_receiver_that_answers_late_gets_at_most_three_copies(webhook: Receiver, tmp_path: Path) -> None:
+    """It has the message each time; Apprise stopped waiting before."""
+    webhook.answer_seconds = 3.0
+    AppriseUrl(url=f"{webhook.url}?rto=1.2").save("late", overwrite=True)
+    alerts = [Alert(on=("drift",), block="apprise-url/late")]
+    book = book_of(tmp_path)
+    book.change(lambda state: update(state, verdict(0, "drift"), alerts, NIGHT))
+    said = []
+    for _ in range(20):
+        said += deliver_pending(book, NOBODY)
+        pass_minutes(book, 3)
+    assert webhook.asked == 3
+    assert ["may have it" in line for line in said] == [False, False, True]
+    assert book.read().pending == ()
+
+
 @pytest.mark.usefixtures("mailbox")
 def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Receiver, tmp_path: Path) -> None:
     book = book_of(tmp_path)
@@ -131,12 +157,15 @@ def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Recei
     assert len(failed) == 1
     assert "could not be delivered to apprise-url/hook" in failed[0]
     assert [item.failures for item in book.read().pending] == [1]
+    assert deliver_pending(book, NOBODY) == []  # not yet again
+    pass_minutes(book, 3)
     book.change(lambda state: add_once(state, missed_message("s", NIGHT), ALERTS, NIGHT))
     webhook.asked, webhook.answers = 0, [500] * 6
     # A receiver that refused every try gets one more for each later message, not all tries again.
     assert len(deliver_pending(book, NOBODY, sleep=lambda _: None)) == 2
     assert webhook.asked == 6
     book.change(lambda state: after_success(state, state.pending[-1]))
+    pass_minutes(book, 6)
     assert night(book, 1, "drift") == []
     assert len(webhook.got) == 1
     assert book.read().pending == ()

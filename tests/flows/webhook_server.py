@@ -6,6 +6,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,12 +32,14 @@ class Receiver:
         """Time of each request in `got`."""
         self.answers: list[int] = []
         self.asked = 0
+        self.answer_seconds = 0.0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.asked += 1
+                time.sleep(outer.answer_seconds)
                 status = outer.answers.pop(0) if outer.answers else 200
                 if status == 200:
                     outer.times.append(datetime.now(UTC))

@@ -12,9 +12,11 @@ from plumbline.night.alerts.state import AlertState as AlertState
 from plumbline.night.alerts.state import Open as Open
 from plumbline.night.alerts.state import Outgoing as Outgoing
 from plumbline.night.alerts.state import Planned as Planned
+from plumbline.night.alerts.state import add_all as add_all
 from plumbline.night.alerts.state import add_once as add_once
 from plumbline.night.alerts.state import after_failure as after_failure
 from plumbline.night.alerts.state import after_success as after_success
 from plumbline.night.alerts.state import claim as claim
+from plumbline.night.alerts.state import is_last_failure as is_last_failure
 from plumbline.night.alerts.state import update as update
 from plumbline.night.alerts.state import watch_on as watch_on

@@ -22,6 +22,12 @@ from plumbline.schema.verdict import PlatformResult, RoundVerdict
 
 _MOST_PENDING = 500
 _MOST_DUE = 200
+_MOST_KNOWN = 2_000
+"""More than the minutes of a day, for which the watch reads each failed round again."""
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(minutes=3), timedelta(hours=6)
+_MOST_REFUSED, _MOST_LATE = 15, 3
+"""Maximum failed deliveries of a message: about two days of refusals, or three times without an answer in time. A
+receiver that answers late may have the message."""
 _SECONDS_PER_HOUR = 3600
 _EARLY = timedelta(seconds=60)
 
@@ -66,7 +72,7 @@ class Outgoing(_Shared):
     failures: int = 0
     last_failure: str = ""
     sending_until: AwareDatetime | None = None
-    """End of the sender's reservation: a message still pending after that lost its sender."""
+    """End of the sender's reservation, or of the pause after a failure: nobody sends the message before."""
 
 
 class AlertState(_Shared):
@@ -111,7 +117,7 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
     return state.replace(
         open=still_open,
         pending=(*state.pending, *messages)[-_MOST_PENDING:],
-        rounds=state.rounds if verdict.round in known_rounds else (*state.rounds, verdict.round)[-50:],
+        rounds=state.rounds if verdict.round in known_rounds else (*state.rounds, verdict.round)[-_MOST_KNOWN:],
     )
 
 
@@ -216,8 +222,16 @@ def add_once(state: AlertState, alert_message: AlertMessage, alerts: Sequence[Al
     if any(alert_message.id == known for known in state.rounds):
         return state
     return state.replace(
-        pending=(*state.pending, *_send(alert_message, alerts, now)), rounds=(*state.rounds, alert_message.id)[-50:]
+        pending=(*state.pending, *_send(alert_message, alerts, now)),
+        rounds=(*state.rounds, alert_message.id)[-_MOST_KNOWN:],
     )
+
+
+def add_all(state: AlertState, messages: Iterable[AlertMessage], alerts: Sequence[Alert], now: datetime) -> AlertState:
+    """Add one-time alerts, each unless already added."""
+    for message in messages:
+        state = add_once(state, message, alerts, now)
+    return state
 
 
 def claim(state: AlertState, wanted: Outgoing, now: datetime, until: datetime) -> AlertState:
@@ -235,13 +249,21 @@ def after_success(state: AlertState, sent: Outgoing) -> AlertState:
     return _changed(state, sent, lambda _: None)
 
 
-def after_failure(state: AlertState, sent: Outgoing, why: str) -> AlertState:
-    """Record a failed delivery; the message stays pending."""
+def after_failure(state: AlertState, sent: Outgoing, why: str, now: datetime, *, is_late: bool) -> AlertState:
+    """Record a failed delivery: the message waits, twice as long each time, and is dropped after the last."""
 
-    def fail(message: Outgoing) -> Outgoing:
-        return message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=None)
+    def fail(message: Outgoing) -> Outgoing | None:
+        if is_last_failure(message, is_late=is_late):
+            return None
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**message.failures)
+        return message.replace(failures=message.failures + 1, last_failure=why[:500], sending_until=now + pause)
 
     return _changed(state, sent, fail)
+
+
+def is_last_failure(message: Outgoing, *, is_late: bool) -> bool:
+    """Return whether one more failure drops the message. `is_late` is whether the receiver gave no answer in time."""
+    return message.failures + 1 >= (_MOST_LATE if is_late else _MOST_REFUSED)
 
 
 def _changed(state: AlertState, wanted: Outgoing, change: Callable[[Outgoing], Outgoing | None]) -> AlertState:

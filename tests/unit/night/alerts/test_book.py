@@ -116,7 +116,7 @@ def test_keys_of_a_newer_release_are_read_over_and_kept() -> None:
     store.create("alerts/nightly.json", json.dumps(state).encode())
     book = make_book(store)
     assert book.repair() == ""
-    book.change(lambda state: after_failure(state, state.pending[0], "refused"))
+    book.change(lambda state: after_failure(state, state.pending[0], "refused", NOW, is_late=False))
     book.change(lambda state: update(state, RoundVerdict(round="r1", suite="nightly", verdict="pass"), (), NOW))
     kept = json.loads(read_bytes(store, "alerts/nightly.json"))
     assert kept["silenced"] == ["azure"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from plumbline.night.alerts import (
     AlertMessage,
     AlertState,
     Open,
     Outgoing,
+    add_all,
     add_once,
     after_failure,
     after_success,
@@ -86,13 +89,19 @@ def test_a_delivery_removes_its_message_of_its_block_and_no_other() -> None:
     assert [item.id for item in after_success(same_block, first).pending] == ["other"]
 
 
-def test_a_failed_delivery_is_counted_with_its_reason_and_is_free_for_the_next_sender() -> None:
-    state = two_messages()
+@pytest.mark.parametrize(("is_late", "tries", "hours"), [(True, 3, 0.15), (False, 15, 48.35)])
+def test_a_message_that_fails_waits_longer_each_time_and_ends(tries: int, hours: float, *, is_late: bool) -> None:
+    state, now, sent = two_messages(), NOW, 0
     first, second = state.pending
-    state = after_failure(claim(state, first, NOW, LATER), first, "x" * 501)
-    state = after_failure(state, first, "y" * 500 + "z")
-    assert state.pending[0] == first.replace(failures=2, last_failure="y" * 500)
-    assert state.pending[1] == second
+    while state.pending[0].id == first.id:
+        assert claim(state, first, now - timedelta(seconds=1), LATER) == state or not sent
+        state = after_failure(state, state.pending[0], "x" * 501, now, is_late=is_late)
+        sent += 1
+        if state.pending[0].id == first.id:
+            assert (state.pending[0].failures, state.pending[0].last_failure) == (sent, "x" * 500)
+            now = state.pending[0].sending_until or now
+    assert (sent, round((now - NOW).total_seconds() / 3600, 2)) == (tries, hours)
+    assert state.pending == (second,)
 
 
 def test_each_block_is_reminded_by_its_own_hours_to_the_second() -> None:
@@ -161,13 +170,13 @@ def test_only_the_oldest_of_too_many_messages_are_dropped() -> None:
     assert [room.pending[0].id, len(room.pending)] == ["0", 500]
 
 
-def test_the_last_fifty_rounds_are_not_alerted_again() -> None:
+def test_each_of_a_days_failed_rounds_is_alerted_once() -> None:
+    """The watch reads all of the last day again in each pass, whatever the schedule."""
+    messages = [replace(MESSAGE, id=f"missed/{minute}") for minute in range(24 * 60)]
     state = AlertState()
-    for number in range(51):
-        state = update(state, verdict(number), (), NOW)
-    assert state.rounds == tuple(f"night-{number}" for number in range(1, 51))
-    state = add_once(state, MESSAGE, (), NOW)
-    assert state.rounds == (*(f"night-{number}" for number in range(2, 51)), "missed/x")
+    for _ in range(2):
+        state = add_all(state, messages, (alert("missed"),), NOW).replace(pending=())
+    assert add_all(state, messages, (alert("missed"),), LATER) == state
 
 
 def opened(**events: AlertEvent) -> AlertState:
