@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.utilities.urls import url_for
 
@@ -41,6 +42,7 @@ from plumbline.tasks.prefect_client.api import (
 from plumbline.tasks.prefect_client.flow_runs import read_progress
 from plumbline.tasks.prefect_client.notifications import Blocks
 from plumbline.tasks.prefect_client.recovery import (
+    end_by_result,
     name_of_round,
     read_failed_rounds,
     read_open_rounds,
@@ -67,8 +69,7 @@ def check_missed_rounds(suite: Suite, now: datetime | None = None) -> tuple[str,
 
 
 def _check(suite: Suite, now: datetime, known: Blocks) -> tuple[str, list[str]]:
-    central = CentralStore(open_store(suite.store))
-    book = AlertBook(central, suite.name)
+    central, book = CentralStore(open_store(suite.store)), _book(suite)
     if suite.schedule is None:
         return "", deliver_pending(book, known)
     state, schedule = book.read(), suite.schedule
@@ -158,26 +159,23 @@ def recover_rounds(suite: Suite) -> list[str]:
             progress = read_progress(client, [run.id for run in runs])
             for run in runs:
                 recover(client, suite, run, progress.get(run.id), now)
-            failed = read_failed_rounds(client, suite.name, now)
-        if failed and any("missed" in alert.on for alert in suite.alerts):
-            _add_failed(suite, failed, now)
+            for run in read_failed_rounds(client, suite.name, now):
+                _end_failed(client, suite, run, now)
     except (PlumblineError, OSError) as error:
         return [f"crashed rounds are not continued: {error}"]
     return []
 
 
-def _add_failed(suite: Suite, runs: Iterable[FlowRun], now: datetime) -> None:
-    """Add an alert for each round that failed without one."""
-    messages = [
-        no_verdict_message(suite.name, name, clean(why), url_for("flow-run", run.id) or "")
-        for run in runs
-        if run.state is not None and stored_result(suite, name := name_of_round(suite, run)) is None
-        if (why := run.state.message or run.state.name)
-    ]
+def _end_failed(client: SyncPrefectClient, suite: Suite, run: FlowRun, now: datetime) -> None:
+    """Give a failed run its stored result, or add an alert that it has none."""
+    name = name_of_round(suite, run)
+    if (result := stored_result(suite, name)) is not None:
+        end_by_result(client, suite, run, result, now)
+    elif run.state is not None and any("missed" in alert.on for alert in suite.alerts):
+        why = clean(run.state.message or run.state.name or "")
+        message = no_verdict_message(suite.name, name, why, url_for("flow-run", run.id) or "")
+        _book(suite).change(lambda state: add_once(state, message, suite.alerts, now))
 
-    def add(state: AlertState) -> AlertState:
-        for message in messages:
-            state = add_once(state, message, suite.alerts, now)
-        return state
 
-    AlertBook(CentralStore(open_store(suite.store)), suite.name).change(add)
+def _book(suite: Suite) -> AlertBook:
+    return AlertBook(CentralStore(open_store(suite.store)), suite.name)

@@ -6,8 +6,9 @@ everything again, so that it may be repeated, and may come after any gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -22,6 +23,7 @@ from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import AwaitingRetry, Completed, Crashed, Failed
 
 from plumbline.data.stores import ObjectMissingError, open_store
+from plumbline.night.alerts import AlertBook, AlertState, add_all, update
 from plumbline.night.central import CentralStore
 from plumbline.night.deployment import LOST, RESUMED, ROUND_TAG, suite_tag
 from plumbline.night.rounds import outcome, round_of_run
@@ -29,10 +31,13 @@ from plumbline.night.rounds.recovery import MAX_CRASHES, Step, next_step
 from plumbline.schema.errors import ExitCode
 from plumbline.schema.escape import escape
 from plumbline.schema.suite import Suite
+from plumbline.schema.verdict import RoundVerdict
 from plumbline.tasks.prefect_client.api import PAGE
 from plumbline.tasks.prefect_client.flow_runs import INFRASTRUCTURE_PENDING, RunProgress, count_crashes, read_pool
 from plumbline.upgrade import outcome as upgrade_outcome
+from plumbline.upgrade.outcome import UpgradeOutcome
 
+Result = RoundVerdict | UpgradeOutcome
 STATE_NAMES = {
     ExitCode.DRIFT: "Drift",
     ExitCode.USAGE: "Misconfigured",
@@ -79,16 +84,28 @@ def name_of_round(suite: Suite, run: FlowRun) -> str:
     return str(run.parameters.get("round_id") or round_of_run(suite.name, str(run.id), due))
 
 
-def stored_result(suite: Suite, round_id: str) -> tuple[ExitCode, str] | None:
-    """Return a stored result's exit code and headline, else `None`."""
+def stored_result(suite: Suite, run: str) -> Result | None:
+    """Return the stored verdict or upgrade outcome of this name, else `None`."""
     central = CentralStore(open_store(suite.store))
-    if (upgraded := upgrade_outcome.read_outcome(central, suite.name, round_id)) is not None:
-        return upgraded.exit_code, upgrade_outcome.headline(upgraded)
+    if (upgraded := upgrade_outcome.read_outcome(central, suite.name, run)) is not None:
+        return upgraded
     try:
-        verdict = central.get_round(suite.name, round_id)
+        return central.get_round(suite.name, run)
     except ObjectMissingError:
         return None
-    return verdict.exit_code, outcome.headline(verdict)
+
+
+def end_by_result(client: SyncPrefectClient, suite: Suite, run: FlowRun, result: Result, now: datetime) -> State | None:
+    """Give a run its stored result's state and alerts: its process may have ended before it stored these."""
+    if isinstance(result, UpgradeOutcome):
+        text, messages = upgrade_outcome.headline(result), list(upgrade_outcome.alerts_of(result))
+        add: Callable[[AlertState], AlertState] = partial(add_all, messages=messages, alerts=suite.alerts, now=now)
+    else:
+        text = outcome.headline(result)
+        add = partial(update, verdict=result, alerts=suite.alerts, now=now)
+    if suite.alerts:
+        AlertBook(CentralStore(open_store(suite.store)), suite.name).change(add)
+    return _set_state(client, run, final_state(result.exit_code, text))
 
 
 def recover(
@@ -96,7 +113,7 @@ def recover(
 ) -> State | None:
     """Crash, resume or end a run if due; return the state.
 
-    `progress` is the controller's last sign of life, `now` the server's time.
+    `progress` is the controller's last sign of life, `now` the server's time. A run with a stored result gets that.
     """
     if run.state is None:
         return None
@@ -107,30 +124,30 @@ def recover(
     step = next_step(kind, seconds, crashes, is_attended=pool is not None and pool.is_online)
     if step is None:
         return None
+    if (result := stored_result(suite, name_of_round(suite, run))) is not None:
+        return end_by_result(client, suite, run, result, now)
     wanted: State = AwaitingRetry(message=RESUMED)
     if step is Step.CRASH:
         wanted = Crashed(message=f"no sign of life for {seconds:.0f} s: its machine may be gone")
     elif step is Step.END:
-        wanted = _end(suite, run, f"it crashed {crashes} times, and no process continues it")
-    # Only from the state that was judged: the run may have gone on meanwhile.
-    latest = client.read_flow_run(run.id).state
-    if latest is None or latest.id != run.state.id:
-        return latest
-    answer = client.set_flow_run_state(run.id, wanted).state
+        why = f"it crashed {crashes} times, and no process continues it"
+        wanted = Failed(name=LOST, message=f"{why}: see the log of the controllers' worker")
+    answer = _set_state(client, run, wanted)
     if step is Step.CRASH and answer is not None and answer.is_crashed() and count_crashes(run.id) <= MAX_CRASHES:
         # No process is left to report this crash again: the round waits for no second pass.
         answer = client.set_flow_run_state(run.id, AwaitingRetry(message=RESUMED)).state
     return answer
 
 
+def _set_state(client: SyncPrefectClient, run: FlowRun, wanted: State) -> State | None:
+    """Change the run's state only from the one that was judged: the run may have gone on meanwhile."""
+    latest = client.read_flow_run(run.id).state
+    if latest is None or run.state is None or latest.id != run.state.id:
+        return latest
+    return client.set_flow_run_state(run.id, wanted).state
+
+
 def _signs_of_life(state: State, progress: RunProgress | None) -> Iterable[float]:
     yield state.timestamp.timestamp()
     if state.is_running() and progress is not None and progress.changed:
         yield datetime.fromisoformat(progress.changed).timestamp()
-
-
-def _end(suite: Suite, run: FlowRun, why: str) -> State[None]:
-    """Return the stored verdict's final state, or that of a lost round."""
-    if (result := stored_result(suite, name_of_round(suite, run))) is not None:
-        return final_state(*result)
-    return Failed(name=LOST, message=f"{why}: see the log of the controllers' worker")

@@ -24,7 +24,7 @@ from plumbline.night.central import CentralStore
 from plumbline.night.deployment import LOST, REGRESSION, RESUMED, desired
 from plumbline.night.rounds import recovery
 from plumbline.schema.suite import Alert, Suite
-from plumbline.schema.verdict import RoundVerdict
+from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds, recover_rounds
@@ -158,6 +158,36 @@ def test_a_round_that_crashes_at_every_start_ends_as_its_verdict_or_as_lost_and_
     assert [got["title"] for got in webhook.got] == [f"[plumbline] {paged.name}: a round ended without a verdict"]
     assert "Round lost of" in webhook.got[0]["message"]
     assert "it crashed 5 times, and no process continues it" in webhook.got[0]["message"]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        pytest.param([Running(), Failed(name="Drift"), Crashed(message="410")], id="crashed over its final state"),
+        pytest.param([Running(), Crashed()], id="crashed"),
+        pytest.param([Running(), Failed(message="a defect")], id="failed"),
+        pytest.param([Running()], id="silent"),
+    ],
+)
+def test_a_run_with_a_stored_verdict_gets_its_state_and_its_alert_once(
+    client: SyncPrefectClient,
+    paged: Suite,
+    webhook: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    states: list[State[Any]],
+) -> None:
+    for limit in ("_SILENT_SECONDS", "_REPORTED_SECONDS"):
+        monkeypatch.setattr(recovery, limit, -5)
+    paged = paged.replace(alerts=[Alert(on=("missed", "drift"), block="apprise-url/recovery")])
+    run = start(client, paged, "judged", *states)
+    platforms = {"aws": PlatformResult(verdict="drift", workloads={"tiny": "drift"})}
+    verdict = RoundVerdict(round="judged", suite=paged.name, verdict="drift", platforms=platforms)
+    CentralStore(open_store(paged.store)).put_round(verdict)
+    for _ in range(3):
+        look(paged)
+    assert names(client, run)[-1] == "Drift"
+    assert "AwaitingRetry" not in names(client, run)
+    assert [got["title"] for got in webhook.got] == [f"[plumbline] {paged.name}: drift on aws: drift"]
 
 
 def test_a_round_that_a_defect_ended_is_alerted_once(
