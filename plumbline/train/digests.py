@@ -83,12 +83,20 @@ def _spans(num: int, start: int, at_once: int) -> Iterator[tuple[slice, int, sli
         first += size
 
 
+def _folded(words: Any) -> Any:
+    """Return words with the high half of each of 8 bytes folded into its low half.
+
+    A sign is the highest bit, of which a product with an odd key keeps one: an even number of them would vanish.
+    """
+    return words ^ ((words >> 32) & 0xFFFFFFFF) if words.itemsize == 8 else words
+
+
 def host_lanes(array: NDArray[Any], start: int = 0) -> NDArray[np.int64]:
     """Return the checksum of a CPU tensor's values, int64 [64]; torch's own threads cost more than they save."""
     words = np.ascontiguousarray(array).reshape(-1).view(f"i{array.itemsize}")
     (by_block, by_group), total = _host_keys(), np.zeros(LANES, np.int64)
     for span, place, blocks, group in _spans(len(words), start, _IN_CACHE):
-        piece = words[span]
+        piece = _folded(words[span])
         if len(piece) < LANES:
             total[place : place + len(piece)] += piece * (by_block[blocks] * by_group[group])
         else:
@@ -102,7 +110,7 @@ def device_lanes(tensor: torch.Tensor, start: int = 0) -> torch.Tensor:
     by_block, by_group = _device_keys(tensor.device)
     total = torch.zeros(LANES, dtype=torch.int64, device=tensor.device)
     for span, place, blocks, group in _spans(len(words), start, _KEYED):
-        piece = words[span]
+        piece = _folded(words[span])
         if len(piece) < LANES:
             total[place : place + len(piece)] += piece * (by_block[blocks, 0] * by_group[group])
         else:

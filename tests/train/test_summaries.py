@@ -85,6 +85,16 @@ def test_every_changed_bit_and_every_exchange_changes_the_checksum(size: int) ->
     assert torch.equal(lanes(values), right)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_tensor_with_other_signs_has_another_checksum(dtype: torch.dtype) -> None:
+    """The highest bits of 8 bytes vanish from a sum of products in pairs."""
+    values = _values(64 * 8, dtype).reshape(16, 32)
+    for changed in (-values, torch.cat((-values[:8], values[8:]))):
+        assert not torch.equal(lanes(values), lanes(changed))
+        assert not torch.equal(device_lanes(values), device_lanes(changed))
+        assert torch.equal(lanes(changed), device_lanes(changed))
+
+
 def test_a_digest_tells_shapes_and_formats_apart() -> None:
     zeros = {str(shape): torch.zeros(shape) for shape in [(4,), (2, 2), (4, 1)]}
     zeros |= {str(dtype): torch.zeros(4, dtype=dtype) for dtype in (torch.float64, torch.bfloat16, torch.int32)}
