@@ -23,7 +23,7 @@ from plumbline.train.ranks import Ranks
 from plumbline.train.sampler import allowed_cores
 
 _VARIABLES = re.compile(
-    r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
+    r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH(?!ELASTIC)|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"
     r"|TRANSFORMERS_OFFLINE|TRITON|XLA|ONEDNN|DNNL|LD_PRELOAD|LD_LIBRARY_PATH|MALLOC|PYTHON[A-Z]"
     r"|LC_ALL|LANG|TZ)"
 )
@@ -112,7 +112,8 @@ def _nccl() -> str:
 def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that may affect training.
 
-    A worker gives every run a folder of its own, in PYTHONPATH too: it would differ in every record.
+    A worker gives every run a folder of its own, in PYTHONPATH too, and torchrun gives every launch an identity of its
+    own (TORCHELASTIC): they would differ in every record.
     """
     chosen = {
         name: _without_temporary(value)

@@ -135,7 +135,7 @@ def _write(job: TrainJob, findings: RunResults, evidence: Evidence, ranks: Ranks
             spec=job.spec,
             experiment=findings.bundle.experiment if findings.bundle else None,
             started_at=findings.started_at,
-            finished_at=datetime.now(timezone.utc),
+            finished_at=findings.finished_at,
             fingerprint=read_fingerprint(ranks, numerics, bits, operations),
             evidence=evidence,
             timings=findings.timings,

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,12 @@ class RunResults:
     speed: SpeedRun | None = None
     learn: LearnRun | None = None
     timings: dict[str, float] = field(default_factory=dict)
+    _began: float = field(default_factory=time.monotonic)
+
+    @property
+    def finished_at(self) -> datetime:
+        """Return the time now, also if the machine's clock was corrected since the start."""
+        return self.started_at + timedelta(seconds=time.monotonic() - self._began)
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
