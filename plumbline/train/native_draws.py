@@ -17,6 +17,8 @@ ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
 _OFATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_DROPOUT = ("input", "p", "training", "inplace")
+_LEAST_RATE = 1e-12
+"""Dropout rate that drops nothing. Attention without dropout is another kernel, which may underflow elsewhere."""
 
 
 @dataclass
@@ -139,7 +141,7 @@ class NativeDraws(TorchFunctionMode):
             self.found.append(Draw(kept, rate, torch.tensor(kept.numel())))
         else:
             kept = _of_attention(func, given, before)
-            whole = _of_attention(func, {**given, "dropout_p": 0.0}, before)
+            whole = _of_attention(func, {**given, "dropout_p": _LEAST_RATE}, before)
             self.found.append(Draw(kept, rate, whole.sum()))
         return output
 

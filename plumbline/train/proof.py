@@ -170,9 +170,7 @@ class Prover(Observer):
         self._sizes = {value: size_of(value.grad) for value in self._names if value.grad is not None}
         self._norm = self._total()
         self._skipped = self._engine.scaler is not None and not math.isfinite(float(self._norm))
-        if self._skipped:
-            self._found[:] = [found for found in self._found if found.stage != "gradient"]
-        elif self._modules is not None:
+        if self._modules is not None and not self._skipped:
             self._modules.gradients(self._names, self._scale)
 
     def _total(self) -> torch.Tensor:
@@ -194,16 +192,20 @@ class Prover(Observer):
         for value, size in self._sizes.items():
             if value.grad is not None:
                 expected, native = size * factor, size_of(value.grad)
-                error = (native - expected).abs() / expected.clamp_min(1e-300) / unit_of(value.grad.dtype)
+                least = value.numel() ** 0.5 * torch.finfo(value.grad.dtype).smallest_normal
+                error = (native - expected).abs() / (expected * unit_of(value.grad.dtype) + least)
                 self._found.append(Found("clipped", self._names[value], "", value.grad.dtype, len(self._sizes), error))
         self._update.before()
 
     def done(self, outcome: StepOutcome) -> None:
         """Compare the update with its definition; read all errors at once."""
-        if not self._skipped and self._update is not None:
+        if self._update is not None and not self._skipped:
             for name, error in self._update.errors(outcome.learning_rates):
                 self._found.append(Found("optimizer", name, self._update.kind, torch.float32, 1, error))
         self._between = self._state()
+        if self._skipped:
+            self._skip()
+            return
         errors = read_losses([found.error for found in self._found])
         listed = [
             ProofError(
@@ -222,6 +224,12 @@ class Prover(Observer):
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}
+
+    def _skip(self) -> None:
+        """Check the next step instead of one that loss scaling skips: some of its numbers are beyond fp16."""
+        self.add(self._step + 1)
+        lost = "loss scaling skipped the step"
+        self.proofs.append(Proof(step=self._step, errors=(), tensors=0, lost=lost).to_json())
 
 
 def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,9 @@ _NUM_CHANCES = 2**20 + 7
 """A prime: no row of a tensor meets the same chances as the next one."""
 
 
+MOST_TRIALS = 16
+"""Maximum number of trials of what roundings move: a weight of attention may change sides in one of a few."""
+
 _HUGE = 1e30
 """More than any number but those that mask others."""
 
@@ -50,18 +53,20 @@ def chances(rounded: torch.dtype, device: torch.device) -> tuple[torch.Tensor, t
     evenly = torch.rand(_NUM_CHANCES, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 0.5
     evenly = evenly.repeat(2).to(device)  # a tensor's own begin anywhere in the first half
     numbers = torch.finfo(rounded)
-    return numbers.eps * evenly, 2 * numbers.smallest_normal * numbers.eps * evenly
+    # A kernel may flush what is below the smallest normal number to zero, but for fp16, where much of a gradient is.
+    spacing = numbers.eps if rounded == torch.float16 else 1.0
+    return numbers.eps * evenly, 2 * numbers.smallest_normal * spacing * evenly
 
 
 class Repeated(TorchFunctionMode):
     """Torch mode that replays recorded dropout masks in call order."""
 
-    def __init__(self, draws: Sequence[Draw], rounded: torch.dtype | None = None) -> None:
-        """Create the mode; `rounded` is the dtype to imitate, if any."""
+    def __init__(self, draws: Sequence[Draw], rounded: torch.dtype | None = None, trial: int = 0) -> None:
+        """Create the mode; `rounded` is the dtype to imitate, if any, with other chances in each `trial`."""
         super().__init__()
         self._draws, self._rounded, self.is_short = iter(draws), rounded, False
         """`is_short`: whether a call draws beyond the known masks."""
-        self._place = 0
+        self._place = trial * _NUM_CHANCES // MOST_TRIALS
         """That of the next chance."""
 
     def entered(self, value: torch.Tensor) -> torch.Tensor:
@@ -85,7 +90,7 @@ class Repeated(TorchFunctionMode):
         )
         # A mask's lowest number is no result that is rounded: sums with it are equal, whatever is added.
         nudged = torch.addcmul(value, value.clamp(-_HUGE, _HUGE), share.view(value.shape))
-        return nudged.add_(least.view(value.shape)) if self._rounded == torch.float16 else nudged
+        return nudged.addcmul_(value.sign(), least.view(value.shape))  # an exact zero is not rounded
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, replaying its dropout mask and adding roundings if requested."""
@@ -96,7 +101,7 @@ class Repeated(TorchFunctionMode):
         self.is_short |= bool(rate) and draw is None
         if kind == "dropout":
             given_value: torch.Tensor = given["input"]
-            return given_value if draw is None else self._nudged(given_value * draw.kept / (1 - rate))
+            return given_value if draw is None else self._nudged(_dropped(given_value, draw.kept, rate))
         if kind == ATTENTION and (self._rounded or draw is not None):
             with self if self._rounded else nullcontext():
                 return _attention(given, None if draw is None else draw.kept, rate)
@@ -143,6 +148,10 @@ def _terms(scores: torch.Tensor, dim: int) -> torch.Tensor:
     return (scores - highest.masked_fill(highest == -math.inf, 0.0)).exp()  # a row without any key gets zeros
 
 
+def _dropped(value: torch.Tensor, kept: torch.Tensor, rate: float) -> torch.Tensor:
+    return value * kept / (1 - rate) if rate < 1 else value * 0.0
+
+
 def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) -> torch.Tensor:
     """Compute attention by its definition, with a known dropout mask."""
     query, key, value, mask = given["query"], given["key"], given["value"], given.get("attn_mask")
@@ -155,7 +164,7 @@ def _attention(given: dict[str, Any], kept: torch.Tensor | None, rate: float) ->
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     terms = _terms(scores, -1)
-    drawn = terms if kept is None else terms * kept / (1 - rate)
+    drawn = terms if kept is None else _dropped(terms, kept, rate)
     # Fused kernels divide last, and so compute the gradient of the sum from the rounded output.
     output: torch.Tensor = (drawn @ value) / terms.sum(-1, keepdim=True).clamp_min(_TINY)
     return output

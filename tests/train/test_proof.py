@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from plumbline.judge.rungs.proven import is_over
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec, SpeedSpec
-from plumbline.schema.tolerance import proof_limit
+from plumbline.schema.tolerance import is_off, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model
@@ -230,6 +230,43 @@ def test_a_mask_is_known_also_where_dropout_reads_zeros() -> None:
     assert not [error for proof in proofs for error in proof.errors if is_over(error) and error.stage != "state"]
 
 
+SHARP = [
+    (Setting(dropout=0.1), 60), (Setting("bf16", dropout=0.1), 60),
+    (Setting(dropout=0.3), 3000), (Setting("bf16", "eager", 0.3), 1000), (Setting("bf16", dropout=1.0), 60),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "scale"), SHARP, ids=str)
+def test_attention_that_sees_few_tokens_is_honest(setting: Setting, scale: float) -> None:
+    """As of a training that diverges: its weights underflow or change sides, and its gradients are denormal."""
+
+    def sharpen(step: int, engine: Engine) -> None:
+        named = engine.bare.named_parameters() if not step else ()
+        with torch.no_grad():
+            for value in (value for name, value in named if name.endswith(("query.weight", "key.weight"))):
+                value.mul_(scale)
+        if not step:
+            torch.manual_seed(1)
+
+    for proof in setting.train(before=sharpen)[0]:
+        assert not [found for found in proof.errors if is_over(found)]
+        assert not [draws for draws in proof.draws if is_off(draws)]
+        assert not proof.lost
+
+
+def test_a_step_that_loss_scaling_skips_says_nothing_and_the_next_one_is_proven() -> None:
+    """The gradient of the logits is the first to exceed fp16."""
+
+    def raise_scale(step: int, engine: Engine) -> None:
+        if not step:
+            engine.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+
+    skipped, *_, proven = Setting("fp16", steps=(0,)).train(before=raise_scale)[0]
+    assert (skipped.step, skipped.errors, skipped.tensors, bool(skipped.lost)) == (0, (), 0, True)
+    assert {found.stage for found in proven.errors} == {"forward", "loss", "gradient", "clipped", "optimizer"}
+    assert not any(map(is_over, proven.errors))
+
+
 def test_elements_that_dropout_keeps_are_counted() -> None:
     (draws, *_) = Setting(dropout=0.1).train()[0][0].draws
     assert draws.name == "bert.embeddings.dropout"
@@ -378,8 +415,8 @@ def test_a_second_repetition_that_fails_proves_nothing_and_ends_no_training(monk
     """As one that finds too little memory."""
     gradients, defined = ModuleProofs._gradients, Prover._defined
 
-    def first_only(self, call, gradient, rounded=None):
-        return gradients(self, call, gradient) if rounded is None else {}
+    def first_only(self, call, gradient, rounded=None, trial=0):
+        return gradients(self, call, gradient, rounded, trial) if rounded is None else {}
 
     def fails(self, logits, labels, rounded=None):
         if rounded is not None:
