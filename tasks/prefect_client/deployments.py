@@ -245,7 +245,7 @@ def _automation_fields(client: SyncPrefectClient, automation: Automation, names:
         fields |= {"block": f"{kind}/{block.name}", "subject": action["subject"], "body": action["body"]}
     else:
         fields |= {key: action.get(key) for key in ("state", "name", "message")}
-    return {"trigger": trigger, "action": fields}
+    return {"trigger": trigger, "action": fields, "enabled": automation.enabled}
 
 
 def _replace_automation(client: SyncPrefectClient, item: Item) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from plumbline.night.deployment import UPGRADE_EVENT, desired, suite_parameters
 from plumbline.night.rounds import Round
 from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.schema.suite import Schedule, Suite, read_suite
+from plumbline.tasks.doctor import check_server
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.api import server_errors
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
@@ -32,6 +34,11 @@ def write(suite: Suite, folder: Path) -> Path:
     path = folder / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     return path
+
+
+def automations(client: SyncPrefectClient) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.request("POST", "/automations/filter", json={}).json()
+    return found
 
 
 def verbs(out: str) -> list[str]:
@@ -61,6 +68,14 @@ def test_deploying_twice_changes_nothing_the_second_time(
     first = verbs(capsys.readouterr().out)
     assert main(["deploy", path, "--json"]) == 0
     assert verbs(capsys.readouterr().out) == ["keep"] * len(first)
+    own = [item for item in automations(client) if suite.name in item["name"]]
+    for item in own:
+        client.request("PATCH", "/automations/{id}", json={"enabled": False}, path_params={"id": item["id"]})
+    said = [result.what for result in check_server(suite)[0] if not result.well]
+    assert said.count("the automation is switched off") == len(own) == 3
+    assert main(["deploy", path, "--json"]) == 0
+    assert verbs(capsys.readouterr().out).count("change") == 3
+    assert all(item["enabled"] for item in automations(client) if suite.name in item["name"])
     nightly = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
     assert [(schedule.schedule.cron, schedule.schedule.timezone) for schedule in nightly.schedules] == [
         ("0 2 * * *", "Europe/Berlin")

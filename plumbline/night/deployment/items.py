@@ -261,4 +261,4 @@ def _automation(name: str, *, related: list[str] | None = None, action: dict[str
     empty: dict[str, Any] = {"after": [], "for_each": [], "posture": "Reactive", "within": 0}
     trigger = {**empty, **trigger, "related": related or []}
     trigger["expect"] = sorted(trigger["expect"])
-    return Item("automation", name, {"trigger": trigger, "action": action})
+    return Item("automation", name, {"trigger": trigger, "action": action, "enabled": True})
