@@ -12,7 +12,7 @@ from plumbline.data.stores import open_store
 from plumbline.night.central import CentralStore
 from plumbline.night.central.central_store import start_key
 from plumbline.night.rounds import Round, check_round_id, round_of_run
-from plumbline.night.rounds.documents import Controller, check_claim, claim_round, read_specs, round_secret
+from plumbline.night.rounds.documents import Controller, check_claim, claim_round, round_secret, round_specs
 from plumbline.night.rounds.night_cost import check_cost, night_costs
 from plumbline.night.rounds.recovery import MAX_CRASHES
 from plumbline.night.rounds.reporting import PRICED_NIGHTS, last_rounds
@@ -80,7 +80,7 @@ def refuse_superseded(suite: Suite, round_id: str) -> None:
 def open_round(suite: Suite, round_id: str) -> Round:
     """Read the round's specs, and write the start marker."""
     central = CentralStore(open_store(suite.store))
-    round_ = Round(round_id, suite, read_specs(central, suite), round_secret(central, suite.name, round_id))
+    round_ = Round(round_id, suite, round_specs(central, suite, round_id), round_secret(central, suite.name, round_id))
     central.put_text(start_key(suite.name, round_id, server_time()), "")
     lock = variable("PLUMBLINE_LOCK")
     get_run_logger().info("round %s of %s, lock %s", round_id, suite.name, lock or "not named (PLUMBLINE_LOCK)")

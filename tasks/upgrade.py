@@ -24,7 +24,7 @@ from plumbline.night.central import CentralStore, upload_policy
 from plumbline.night.deployment import REGRESSION, gate_deployment, job_variables
 from plumbline.night.dispatch import Result
 from plumbline.night.rounds import Assignment, Round
-from plumbline.night.rounds.documents import read_specs, round_secret
+from plumbline.night.rounds.documents import round_secret, round_specs
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Suite
@@ -99,7 +99,7 @@ def _open_image(request: UpgradeRequest) -> ImageUpgrade:
     image = read_image(request.candidate)
     check_image_pools(suite, request.chosen_platforms)
     central = CentralStore(open_store(suite.store))
-    specs = read_specs(central, suite.replace(workloads={name: suite.workloads[name]}))
+    specs = round_specs(central, suite.replace(workloads={name: suite.workloads[name]}), request.upgrade_id)
     round_ = Round(request.upgrade_id, suite, specs, round_secret(central, suite.name, request.upgrade_id))
     return ImageUpgrade(request, round_, image)
 

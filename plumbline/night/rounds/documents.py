@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 
 from pydantic import Field
 
@@ -93,8 +94,25 @@ def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
     return {workload: _read_spec(central, suite, workload) for workload in suite.workloads}
 
 
-def _read_spec(central: CentralStore, suite: Suite, workload: str) -> RunSpec:
-    key = _spec_key(suite, workload)
+def round_specs(central: CentralStore, suite: Suite, round_id: str) -> dict[str, RunSpec]:
+    """Return the specs that the round's first start has read, even if others were published since.
+
+    A round that is started again with a different suite reads the published ones.
+    """
+
+    def key_of(workload: str) -> str:
+        return round_key(suite.name, round_id, f"spec-{workload}.json")
+
+    with suppress(ConfigurationError):
+        return {workload: _read_spec(central, suite, workload, key_of(workload)) for workload in suite.workloads}
+    specs = read_specs(central, suite)
+    for workload, spec in specs.items():
+        central.put_text(key_of(workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
+    return specs
+
+
+def _read_spec(central: CentralStore, suite: Suite, workload: str, key: str = "") -> RunSpec:
+    key = key or _spec_key(suite, workload)
     data = central.read_document(key)
     if data is None:
         hint = "publish data and specs with `plumbline deploy SUITE --publish`"

@@ -16,12 +16,12 @@ from plumbline.data.stores import open_store, read_bytes
 from plumbline.night.central import CentralStore, find_record, publish_record
 from plumbline.night.dispatch import RecordKind, Result
 from plumbline.night.rounds import Assignment, Round
-from plumbline.night.rounds.documents import round_secret
+from plumbline.night.rounds.documents import round_secret, round_specs, write_specs
 from plumbline.night.rounds.gathered import GatheredRecords, harvest
 from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.outcome import join, sum_up
 from plumbline.night.rounds.plan import AB, MAIN, RERUN
-from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
@@ -338,3 +338,19 @@ def test_a_rerun_and_an_ab_measure_throughput_without_windows(tmp_path: Path) ->
         order = world.round.order(Assignment("aws", "w", name), 0)
         assert order.spec.parts == parts
         assert bool(order.spec.speed.checks) is (name == MAIN)
+
+
+def test_a_round_keeps_the_specs_of_its_first_start(tmp_path: Path) -> None:
+    """A suite that was published meanwhile ended a resumed round as misconfigured."""
+    world = World(tmp_path)
+    first = RunSpec.model_validate(world.spec)
+    fits = {name: getattr(first, name) for name in ("seed", "batch_size", "task", "optimizer", "schedule", "probe")}
+    workload = world.suite.workloads["w"].replace(**fits)
+    suite, later = (world.suite.replace(workloads={"w": each}) for each in (workload, workload.replace(seed=8)))
+    write_specs(world.central, suite, {"w": first})
+    assert round_specs(world.central, suite, "night-1") == {"w": first}
+    write_specs(world.central, later, {"w": first.replace(seed=8)})
+    assert round_specs(world.central, suite, "night-1") == {"w": first}
+    assert round_specs(world.central, later, "night-2") == {"w": first.replace(seed=8)}
+    with pytest.raises(ConfigurationError, match="the suite differs from the published spec: seed"):
+        round_specs(world.central, suite, "night-3")
