@@ -256,7 +256,7 @@ def _schemas(service: NotifyBase) -> set[str]:
 
 
 def _load(block: str, known: Blocks) -> Block:
-    """Return the block from the server, or the local one if unreachable."""
+    """Return the block from the server, or the local one if unreachable or deleted."""
     ours = known.get(block)
     if PREFECT_API_URL.value() is None:
         # Prefect would start a temporary server without blocks.
@@ -267,7 +267,7 @@ def _load(block: str, known: Blocks) -> Block:
     try:
         with _quiet_apprise():
             return cast("Block", Block.load(block))
-    except PREFECT_ERRORS:
+    except (ValueError, *PREFECT_ERRORS):  # `ValueError`: the block was deleted
         if ours is None:
             raise
         return ours

@@ -31,7 +31,7 @@ from plumbline.schema.errors import UnavailableError
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.schema.verdict import Cause, Finding, PlatformResult
 from plumbline.tasks.alert import alert_about_verdict, alert_without_verdict, deliver_pending
-from plumbline.tasks.prefect_client.notifications import AppriseUrl, send
+from plumbline.tasks.prefect_client.notifications import AppriseUrl, Blocks, send
 from plumbline.tasks.report import add_notes
 from tests.flows.alert_nights import ALERTS, NIGHT, NOBODY, book_of, night, verdict
 from tests.flows.small_suite import to_toml
@@ -279,6 +279,15 @@ def test_the_command_proves_that_messages_arrive(
     webhook.answers = [500]
     assert main(["doctor", str(path), "--alerts", "--json"]) == 3
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["failed"]
+
+
+@pytest.mark.usefixtures("_settings")
+def test_a_block_that_was_deleted_on_the_server_is_known_by_its_variable(suite: Suite) -> None:
+    with receiver() as hook:
+        alert = Alert(on=("drift",), block="apprise-url/deleted", address_from="HOOK_ADDRESS")
+        known = Blocks(suite.replace(alerts=(alert,)), {"HOOK_ADDRESS": hook.url})
+        assert send(alert.block, "subject", "body", known) == ""
+        assert len(hook.got) == 1
 
 
 def test_a_test_alert_without_its_variable_and_without_a_server_names_both(
