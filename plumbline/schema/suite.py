@@ -35,6 +35,7 @@ _HINT = "docs/SUITE.md lists every key"
 _LEAST_BLOCKS = 5
 M = TypeVar("M", bound=Model)
 _CRON_FIELDS = 5
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -466,11 +467,25 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
 
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
     """Validate a suite's values; raise `ConfigurationError` with key and hint."""
+    for key in _unprintable(content):
+        raise ConfigurationError("contains a control character", where=where, key=key, hint=_HINT)
     suite = _validated(Suite, content, where=where)
     problems = chain(
         _misfits(suite.workloads), _unknown_workloads(suite), _idle_alerts(suite), _shared_outboxes(suite)
     )  # fmt: skip
     return _refuse(suite, problems, where=where)
+
+
+def _unprintable(value: object, key: str = "") -> Iterator[str]:
+    """Yield the keys of texts with control characters, which reach logs, terminals and file names."""
+    if isinstance(value, str) and _CONTROL.search(value):
+        yield key
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _unprintable(inner, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _unprintable(inner, key)
 
 
 def _shared_outboxes(suite: Suite) -> Iterator[tuple[str, str]]:
@@ -480,6 +495,10 @@ def _shared_outboxes(suite: Suite) -> Iterator[tuple[str, str]]:
         for place, url in known.items():
             if lies := relation(platform.outbox, url):
                 yield f"platforms.{name}.outbox", f"{lies} {place}: give each platform an outbox of its own"
+        for other, theirs in suite.platforms.items():
+            lies = relation(platform.data, theirs.outbox)
+            if other != name and lies and lies != "contains":
+                yield f"platforms.{name}.data", f"{lies} the outbox of {other}, whose workers could replace it"
         known[f"the outbox of {name}"] = platform.outbox
 
 

@@ -185,7 +185,7 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
         (
             '"s3://data/plumbline"',
             '"file://cen\\u0000tral"',
-            "platforms.aws.data: 'file://cen\\x00tral' contains a control",
+            "platforms.aws.data: contains a control character",
         ),
         ('"file://central"', '"file://cen\\ntral"', "store: 'file://cen\\ntral' contains a control character"),
         ("seed = 7", f"seed = {'9' * 5000}", "suite.toml: seed: a number too long to read"),
@@ -431,3 +431,17 @@ def test_a_link_to_a_different_outbox_is_refused_once_folders_are_resolved(tmp_p
     suite = read_suite(write(tmp_path, text))
     with pytest.raises(ConfigurationError, match=r"azure\.outbox: is the same place as the outbox of aws"):
         suite.with_absolute_urls(tmp_path)
+
+
+@pytest.mark.parametrize("data", ["s3://outbox/plumbline", "s3://outbox/plumbline/data"])
+def test_data_that_a_different_platforms_workers_could_replace_are_refused(tmp_path, data):
+    text = SUITE + SECOND.format(outbox="s3://outbox-azure").replace("s3://data/plumbline", data)
+    with pytest.raises(ConfigurationError, match=r"platforms.azure.data: is .* the outbox of aws, whose workers could"):
+        read_suite(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("value", ["cpu\\u001b[2J", "cpu\\u0000", "cpu\\u009b"])
+def test_a_control_character_is_refused_in_any_text(tmp_path, value):
+    text = SUITE + SECOND.format(outbox="s3://outbox-azure") + f'accelerator = "{value}"\n'
+    with pytest.raises(ConfigurationError, match=r"platforms.azure.accelerator: contains a control character"):
+        read_suite(write(tmp_path, text))
