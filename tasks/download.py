@@ -12,6 +12,8 @@ from plumbline.schema.errors import ConfigurationError, UnavailableError
 
 _SECONDS = 30.0
 _REDIRECTS = 5
+_LAST_32_BITS = tuple(map(ipaddress.IPv6Network, ("::/96", "64:ff9b::/96", "64:ff9b:1::/48")))
+"""Networks whose last 32 bits are an IPv4 address: IPv4-compatible, and NAT64 (RFC 4291, 6052, 8215)."""
 
 
 def download(url: str, max_bytes: int, *, key: str) -> bytes:
@@ -72,4 +74,14 @@ def _is_public(host: str, port: int) -> bool:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return True
-    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_global for *_, address in found)
+    return all(_is_global(ipaddress.ip_address(str(address[0]).partition("%")[0])) for *_, address in found)
+
+
+def _is_global(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Return whether an address is public, and the IPv4 address to which a network would translate it."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address.is_global
+    inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None,))[-1]
+    if any(address in network for network in _LAST_32_BITS):
+        inner = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return inner.is_global if inner is not None else address.is_global

@@ -126,7 +126,8 @@ def test_a_redirect_leads_to_public_https_addresses_only(server) -> None:
     assert download(f"{base}/lock", 100, key="candidate.url") == b"x==1\n"
     targets = (
         f"http://127.0.0.1:{server.server_port}/lock", "http://169.254.169.254/latest/meta-data", "file:///etc/passwd",
-        f"{base}/lock", "https://[::1]/lock", "https://[::ffff:127.0.0.1]/lock", "https://user:hunter2@example.com/lock",
+        f"{base}/lock", "https://[::1]/lock", "https://[::ffff:127.0.0.1]/lock", "https://[64:ff9b::a9fe:a9fe]/lock", "https://[64:ff9b:1::7f00:1]/lock",
+        "https://[2002:7f00:1::]/lock", "https://[::127.0.0.1]/lock", "https://[2001:0:5ef5:79fd:0:0:80ff:fffe]/lock", "https://user:hunter2@example.com/lock",
         "/lock", "https://[/", "https://localhost/lock",
     )  # fmt: skip
     for target in targets:
