@@ -9,8 +9,10 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from plumbline.environments.interpreter import refuse_crash, trainer_python
 from plumbline.environments.nodes import ONE_NODE, Nodes
 from plumbline.environments.parent_watch import PARENT_WATCH
 from plumbline.schema.errors import (
+    ConfigurationError,
     ExitCode,
     InvalidInputError,
     PlumblineError,
@@ -52,12 +55,28 @@ DETERMINISM = {
 }
 MICROBENCHMARKS = "PLUMBLINE_MICROBENCHMARKS"
 """`off`: the speed part does not measure the machine, for a parent that compares pairs on one machine."""
+_COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _GRACE_SECONDS = 10.0
 
 
 def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the trainer's environment variables: this process's, updated by `extra`."""
-    return {**os.environ, **DETERMINISM, **(extra or {})}
+    environment = {**os.environ, **DETERMINISM, **(extra or {})}
+    if not environment.get(_COMPILER_CACHE):
+        environment[_COMPILER_CACHE] = str(_private_folder())
+    return environment
+
+
+def _private_folder() -> Path:
+    """Return this user's own folder of compiled code: torch's default can be created by any user of the machine."""
+    folder = Path(tempfile.gettempdir()) / f"plumbline-compiled-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        hint = f"remove it, or set {_COMPILER_CACHE}"
+        raise ConfigurationError("is not a folder of this user alone", where=str(folder), hint=hint)
+    return folder
 
 
 def module_command(python: str | Path, module: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from plumbline.environments import launch
 from plumbline.environments.control_groups import memory_kills, memory_limit
-from plumbline.environments.launch import run_training
-from plumbline.schema.errors import ExitCode
+from plumbline.environments.launch import run_training, trainer_environment
+from plumbline.schema.errors import ConfigurationError, ExitCode
 from tests.unit.environments.test_control_groups import V2, tree
 
 INTERPRETER = """#!/bin/sh
@@ -66,3 +67,27 @@ def test_a_killed_training_ends_with_one_line_and_invalid_only_if_the_kernel_had
         reason, hint = "killed by SIGKILL, without a reason that can be read here", f"if memory ran out: {hint}"
     assert capsys.readouterr().err == f"trainer: probe step 3: {reason} (hint: {hint})\n"
     assert code == (ExitCode.INVALID if is_for_memory else ExitCode.INCONCLUSIVE)
+
+
+@pytest.mark.parametrize("make", ["open to all", "a link", "a file"])
+def test_compiled_code_comes_from_a_folder_of_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: str
+) -> None:
+    """Any user of the machine can make torch's own default before, with code that the training would run."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = Path(trainer_environment()["TORCHINDUCTOR_CACHE_DIR"])
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
+    assert trainer_environment()["TORCHINDUCTOR_CACHE_DIR"] == str(folder)
+    folder.rmdir()
+    if make == "a file":
+        folder.write_text("")
+    elif make == "a link":
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "theirs")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(ConfigurationError, match="is not a folder of this user alone"):
+        trainer_environment()
+    assert trainer_environment({"TORCHINDUCTOR_CACHE_DIR": "/own"})["TORCHINDUCTOR_CACHE_DIR"] == "/own"
