@@ -42,7 +42,7 @@ from plumbline.tasks.prefect_client.api import (
     wait_for_api,
 )
 from plumbline.tasks.prefect_client.deployments import plan
-from plumbline.tasks.prefect_client.flow_runs import PoolHealth, read_pool
+from plumbline.tasks.prefect_client.flow_runs import PoolHealth, closed_reason, read_pool
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis, open_apis, platform_errors
 
 _API = "Prefect API"
@@ -80,7 +80,7 @@ def check_pool(client: SyncPrefectClient, suite: Suite, place: str, pool: str) -
     for misfit in _misfits(found, deployed, suite, place):
         return failed(where, *misfit)
     queue = (deployed.work_queue_name if deployed is not None else None) or "default"
-    if (closed := _closed(client, found, queue)) is not None:
+    if (closed := closed_reason(client, found, queue)) is not None:
         return failed(where, *closed, ExitCode.INCONCLUSIVE)
     return _check_workers(client, health, found, queue, suite, place)
 
@@ -130,25 +130,6 @@ def _check_machines(suite: Suite, platform: Platform, where: str) -> CheckResult
     wanted = wanted_sizes(suite)[platform.machines]
     text = f"{platform.machines} has {size} of the {wanted} machines that a round starts"
     return CheckResult(where=where, what=text, well=True)
-
-
-def _closed(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str, str] | None:
-    """Return why no worker can receive the queue's runs, else `None`."""
-    pool = found.name
-    if found.is_paused:
-        return f"work pool {pool} is paused", f"`prefect work-pool resume {pool}`"
-    if found.concurrency_limit == 0:
-        return f"work pool {pool} has the concurrency limit 0", f"`prefect work-pool set-concurrency-limit {pool} 1`"
-    try:
-        queue = client.read_work_queue_by_name(name, pool)
-    except ObjectNotFound:
-        return f"work queue {name} of {pool} does not exist", _DEPLOY
-    if queue.is_paused:
-        return f"work queue {name} of {pool} is paused", f"`prefect work-queue resume {name} --pool {pool}`"
-    if queue.concurrency_limit == 0:
-        hint = f"`prefect work-queue clear-concurrency-limit {name} --pool {pool}`"
-        return f"work queue {name} of {pool} has the concurrency limit 0", hint
-    return None
 
 
 def _is_polled(client: SyncPrefectClient, pool: str, queue: str) -> bool:
@@ -271,7 +252,9 @@ def _check_deployed(
         text = "is not deployed" if is_round_missing else f"not deployed: {', '.join(absent)}"
         yield failed(place, text, _DEPLOY)
     for change in different:
-        yield failed(change.item.name, f"differs from the file: {', '.join(change.fields)}", _DEPLOY)
+        is_off = change.fields.keys() == {"enabled"}
+        text = "the automation is switched off" if is_off else f"differs from the file: {', '.join(change.fields)}"
+        yield failed(change.item.name, text, _DEPLOY)
     if not missing and not different:
         kinds = Counter(change.item.kind for change in changes if change.verb == "keep")
         parts = [f"{count} {kind}{'s' * (count > 1)}" for kind, count in kinds.items()]

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from json import JSONDecodeError
 from typing import Any, TypeVar
 
-from httpx import HTTPError, InvalidURL, Response, UnsupportedProtocol
+from httpx import HTTPError, InvalidURL, Response, SyncByteStream, UnsupportedProtocol
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -33,6 +33,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL
 from pydantic import ValidationError
 
+from plumbline.data.stores.body import retry_after
 from plumbline.night.alerts import Planned
 from plumbline.night.deployment import suite_tag
 from plumbline.schema.base import first_problem
@@ -52,6 +53,10 @@ PAGE = 200
 """Number of objects that a Prefect server returns at most for one request."""
 T = TypeVar("T")
 _REFUSED, _BUSY, _MISSING, _SERVER_ERROR = (401, 403, 407), (408, 429), 404, 500
+_PLAIN = "identity"
+_MOST_BYTES = 64 << 20
+_MOST_WAIT = 30.0
+"""Maximum seconds for which an answer delays the next request."""
 _POLL_SECONDS = 0.2
 _CLOCK_SECONDS = 2.0
 """Difference of two clocks above which the server is asked again, and the wait before that."""
@@ -66,11 +71,38 @@ def paged(read: Callable[..., list[T]]) -> list[T]:
     return found + page
 
 
-def check_answer(response: Response) -> None:
-    """Raise `NotPrefectError` if an HTTP response is not from Prefect's API.
+class _Bounded(SyncByteStream):
+    """Body of a response that is read up to a maximum size."""
 
-    A redirect to a different address is not followed: it may lead to a machine that only this one reaches.
+    def __init__(self, stream: SyncByteStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[bytes]:
+        size = 0
+        for chunk in self._stream:
+            size += len(chunk)
+            if size > _MOST_BYTES:
+                raise NotPrefectError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
+            yield chunk
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def check_answer(response: Response) -> None:
+    """Raise `NotPrefectError` if an HTTP response is not from Prefect's API, and bound its size and its wait.
+
+    A redirect to a different address is not followed: it may lead to a machine that only this one reaches. A body that
+    is compressed without being asked for may be a thousand times larger in memory.
     """
+    if response.headers.get("Content-Encoding", _PLAIN).lower() != _PLAIN:
+        raise NotPrefectError("a compressed answer, which was not asked for")
+    if isinstance(response.stream, SyncByteStream):
+        response.stream = _Bounded(response.stream)
+    if "Retry-After" in response.headers:
+        # Prefect's client waits for as long as the server says.
+        seconds = retry_after(response.headers["Retry-After"])
+        response.headers["Retry-After"] = f"{_MOST_WAIT if seconds is None else min(seconds, _MOST_WAIT):g}"
     status, kind = response.status_code, response.headers.get("Content-Type", "")
     if response.has_redirect_location:
         try:
@@ -89,7 +121,7 @@ def _has_body(response: Response) -> bool:
 
 def client_settings() -> dict[str, Any]:
     """Return HTTP client settings that reject responses of non-Prefect servers."""
-    return {"event_hooks": {"response": [check_answer]}}
+    return {"event_hooks": {"response": [check_answer]}, "headers": {"Accept-Encoding": _PLAIN}}
 
 
 def open_client() -> SyncPrefectClient:

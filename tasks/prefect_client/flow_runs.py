@@ -27,7 +27,7 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus, WorkPoolStatus
+from prefect.client.schemas.objects import FlowRun, StateType, WorkerStatus, WorkPool, WorkPoolStatus
 from prefect.client.schemas.sorting import ArtifactSort, LogSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -162,6 +162,25 @@ def check_image_pools(suite: Suite, platforms: Sequence[str]) -> None:
         raise ConfigurationError(what, where=suite.name, key="candidate.image", hint=hint)
 
 
+def closed_reason(client: SyncPrefectClient, found: WorkPool, name: str) -> tuple[str, str] | None:
+    """Return why no worker can receive the queue's runs, with a hint, else `None`."""
+    pool = found.name
+    if found.is_paused:
+        return f"work pool {pool} is paused", f"`prefect work-pool resume {pool}`"
+    if found.concurrency_limit == 0:
+        return f"work pool {pool} has the concurrency limit 0", f"`prefect work-pool set-concurrency-limit {pool} 1`"
+    try:
+        queue = client.read_work_queue_by_name(name, pool)
+    except ObjectNotFound:
+        return f"work queue {name} of {pool} does not exist", "run `plumbline deploy SUITE`"
+    if queue.is_paused:
+        return f"work queue {name} of {pool} is paused", f"`prefect work-queue resume {name} --pool {pool}`"
+    if queue.concurrency_limit == 0:
+        hint = f"`prefect work-queue clear-concurrency-limit {name} --pool {pool}`"
+        return f"work queue {name} of {pool} has the concurrency limit 0", hint
+    return None
+
+
 def _lots(values: Collection[T], size: int) -> Iterator[list[T]]:
     """Split values into lists of at most `size`."""
     every = list(values)
@@ -214,8 +233,21 @@ def read_children(
         for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=lot)), limit=PAGE)
     ]
     waiting = [run.id for run in found if run.state is not None and run.state.name == INFRASTRUCTURE_PENDING]
-    hindered = _last_warnings(client, waiting) if waiting else {}
+    hindered = (_last_warnings(client, waiting) if waiting else {}) | _closed_places(client, found)
     return {run.id: _child(client, run, alive.get(run.id, RunProgress()), hindered.get(run.id, "")) for run in found}
+
+
+def _closed_places(client: SyncPrefectClient, runs: Collection[FlowRun]) -> dict[UUID, str]:
+    """Return for each late run why its work pool or queue gives it to no worker, if so."""
+    places: dict[tuple[str, str], list[UUID]] = {}
+    for run in runs:
+        if run.state is not None and run.state.name == "Late" and run.work_pool_name:
+            places.setdefault((run.work_pool_name, run.work_queue_name or "default"), []).append(run.id)
+    closed: dict[UUID, str] = {}
+    for (pool, queue), late in places.items():
+        if (reason := closed_reason(client, client.read_work_pool(pool), queue)) is not None:
+            closed |= dict.fromkeys(late, "{} (hint: {})".format(*reason))
+    return closed
 
 
 def _last_warnings(client: SyncPrefectClient, runs: Collection[UUID]) -> dict[UUID, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -27,9 +27,11 @@ from plumbline.tasks.prefect_client.flow_runs import (
     read_online,
     read_progress,
 )
-from plumbline.tasks.prefect_client.platform_apis import PlatformApis
+from plumbline.tasks.prefect_client.platform_apis import PlatformApis, in_background
 
 _STARTS_AT_ONCE = 8
+_LOOK_SECONDS = 0.5
+"""Seconds for which the loop waits for an outbox; most answer in a tenth of it."""
 _NOT_DEPLOYED = ConfigurationError("its training is not deployed", hint="run `plumbline deploy SUITE`")
 
 
@@ -71,6 +73,7 @@ class PrefectOrchestrator(Generic[OrderType]):
         self._recorded = recorded
         self._ids: dict[DispatchedRun, UUID] = {}
         self._platforms: dict[DispatchedRun, str] = {}
+        self._looks: dict[tuple[str, int, bool], Future[Recorded | None]] = {}
         self.progress: dict[DispatchedRun, RunProgress] = {}
 
     def online(self, platforms: Sequence[str]) -> Mapping[str, bool | None]:
@@ -149,9 +152,23 @@ class PrefectOrchestrator(Generic[OrderType]):
                 change = partial(_set_state, run_id=self._ids[run], state=state, force=force)
                 self._apis.ask(self._apis.of(self._platforms[run]), change)
 
-    def recorded(self, job: Job, attempt: int) -> Recorded | None:
-        """Return whether the attempt's record is already in the outbox."""
-        return self._recorded(self._orders(job.key, attempt))
+    def recorded(self, job: Job, attempt: int, *, has_ended: bool) -> Recorded | None:
+        """Return whether the attempt's record is already in the outbox.
+
+        An outbox that does not answer holds up no other platform: the look goes on beside the loop. One that began
+        before the run's end says nothing about a record of its end.
+        """
+        asked = (job.key, attempt, has_ended)
+        seconds = 0.0
+        if asked not in self._looks:
+            self._looks[asked] = in_background(partial(self._recorded, self._orders(job.key, attempt)))
+            seconds = _LOOK_SECONDS
+        try:
+            found = self._looks[asked].result(seconds)
+        except TimeoutError:
+            return None
+        del self._looks[asked]
+        return found
 
 
 def _set_state(client: SyncPrefectClient, run_id: UUID, state: State[None], *, force: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from contextvars import Context, copy_context
+from contextvars import copy_context
 from datetime import UTC, datetime
 from functools import partial
 from threading import Thread
@@ -37,6 +37,20 @@ ANSWER_SECONDS = 15.0
 T = TypeVar("T")
 
 
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Start work that may never return, in a thread that ends with the process."""
+    result, context = Future[T](), copy_context()
+
+    def run() -> None:
+        try:
+            result.set_result(context.run(work))
+        except Exception as error:  # noqa: BLE001 - raised by `result`, where the caller handles it
+            result.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return result
+
+
 class PlatformApis:
     """Prefect API clients by platform."""
 
@@ -57,17 +71,16 @@ class PlatformApis:
             return request(client)
         if (before := self._asked.get(id(client))) is not None and not before.done():
             raise TimeoutError("no answer to an earlier request")
-        self._asked[id(client)] = answer = Future[T]()
 
-        def run(context: Context) -> None:
+        def answered() -> T:
             try:
-                answer.set_result(context.run(request, client))
-            except (*PREFECT_ERRORS, PrefectException, PlumblineError) as error:
-                answer.set_exception(error)
-            except Exception as error:  # noqa: BLE001 - of values that no Prefect server answers
-                answer.set_exception(NotPrefectError(type(error).__name__))
+                return request(client)
+            except (*PREFECT_ERRORS, PrefectException, PlumblineError):
+                raise
+            except Exception as error:  # of values that no Prefect server answers
+                raise NotPrefectError(type(error).__name__) from error
 
-        Thread(target=run, args=(copy_context(),), daemon=True).start()
+        self._asked[id(client)] = answer = in_background(answered)
         return answer.result(ANSWER_SECONDS if seconds is None else seconds)
 
     def of(self, platform: str) -> SyncPrefectClient:

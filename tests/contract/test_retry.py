@@ -165,7 +165,7 @@ class Workers:
     def cancel(self, runs: Sequence[tuple[str, int]], *, force: bool = False) -> None:
         raise AssertionError(runs, force)
 
-    def recorded(self, *_: object) -> Recorded | None:
+    def recorded(self, *_: object, **__: object) -> Recorded | None:
         with suppress(PlumblineError):
             return find_record(RetryingStore(Unreachable(), self.world.policy()), self.order)
         return None

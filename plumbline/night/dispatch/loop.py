@@ -38,8 +38,11 @@ class Orchestrator(Protocol):
     def cancel(self, runs: Sequence[DispatchedRun], *, force: bool = False) -> None:
         """Request the runs' cancellation, without waiting. `force` marks them as ended."""
 
-    def recorded(self, job: Job, attempt: int) -> Recorded | None:
-        """Return the kind of record in the outbox for this attempt."""
+    def recorded(self, job: Job, attempt: int, *, has_ended: bool) -> Recorded | None:
+        """Return the kind of record in the outbox for this attempt, as of its run or, with `has_ended`, of its end.
+
+        Returns at once: `None` while the outbox does not answer.
+        """
 
 
 class _Driver:
@@ -85,8 +88,7 @@ class _Driver:
         live = [training for training in before if training.phase not in (Phase.SEEKING, Phase.DONE)]
         runs = [(training.job.key, training.attempt) for training in live]
         children = self._orchestrator.observe(runs) if runs else {}
-        # The time of the observation: a check of a store that does not answer takes a minute.
-        seen_at = self._clock()
+        seen_at = self._clock()  # of the observation, whatever the checks of the outboxes take
         for training in before:
             key = training.job.key
             view = View(
@@ -120,7 +122,9 @@ class _Driver:
         training, action = advance(training, view, seen_at, self._limits)
         run = (training.job.key, training.attempt)
         if action is Action.LOOK:
-            seen = replace(view, recorded=self._orchestrator.recorded(training.job, training.attempt))
+            has_ended = training.phase is Phase.SETTLING
+            found = self._orchestrator.recorded(training.job, training.attempt, has_ended=has_ended)
+            seen = replace(view, recorded=found)
             training, action = advance(training, seen, seen_at, self._limits)
         if action is Action.START:
             self.started.add(run)

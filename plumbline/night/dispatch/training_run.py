@@ -123,7 +123,7 @@ def _wait(training: TrainingRun, view: View, now: float, limits: Limits) -> tupl
             why = (
                 f"a worker claimed the run and did not start it {within}{hindered}"
                 if taken
-                else f"no worker started the run {within}"
+                else f"no worker started the run {within}{hindered}"
             )
             return _give_up(training, why, now, retryable=taken)
     elif now - training.since > training.job.start_seconds + limits.away_seconds:

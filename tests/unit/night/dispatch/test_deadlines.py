@@ -104,7 +104,7 @@ def test_seconds_without_a_worker_count_as_waiting_and_a_hanging_server_by_its_g
     assert play.run.waited == 100
     assert play.at(140.5, SCHEDULED) is Action.CANCEL
     assert play.all((141, child(ChildState.CANCELLED)), (141, ABSENT)).result == (
-        None, "no worker started the run within 100 s (start_seconds)", 1,
+        None, "no worker started the run within 100 s (start_seconds): message of scheduled", 1,
     )  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class World:
         for run in runs:
             self.cancelled.setdefault(run, self.now)
 
-    def recorded(self, job: Job, attempt: int) -> Recorded | None:
+    def recorded(self, job: Job, attempt: int, *, has_ended: bool) -> Recorded | None:  # noqa: ARG002 - the port's
         run = (job.key, attempt)
         age, fault = self.now - self.started.get(run, 1e9), self._fault(run)
         if fault.startswith("store") and age > 19:
@@ -150,11 +150,11 @@ def test_twenty_platforms_with_five_failures(seed: int) -> None:
 class DeadStore(World):
     """A world in which each look into a's outbox takes longer than a child may be silent."""
 
-    def recorded(self, job: Job, attempt: int) -> Recorded | None:
+    def recorded(self, job: Job, attempt: int, *, has_ended: bool) -> Recorded | None:
         if job.key == "a":
             self.now += Limits().lost_seconds + 15
             return None
-        return super().recorded(job, attempt) if self.now > 260 else Recorded(RecordKind.ABSENT)
+        return super().recorded(job, attempt, has_ended=has_ended) if self.now > 260 else Recorded(RecordKind.ABSENT)
 
     def _child(self, run: tuple[str, int]) -> ChildRun:
         child = super()._child(run)
