@@ -65,6 +65,7 @@ steps = 2
 evaluation_rows = 8
 [workloads.reviews.learn]
 steps = 4
+expect = "chance"
 evaluate_every = 4
 checkpoint_every = 4
 evaluation_rows = 8

@@ -11,13 +11,13 @@ from plumbline.cli.options import check_file, say
 from plumbline.data.datasets import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.datasets.classes import listed_classes
 from plumbline.data.datasets.receipts import receipt_lines
-from plumbline.data.datasets.spec import dataset_source, dataset_task, workload_named
+from plumbline.data.datasets.spec import SIZES, dataset_source, dataset_task, workload_named
 from plumbline.data.stores import open_store
 from plumbline.environments.launch import make_weights
 from plumbline.schema.errors import ExitCode
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import write_spec
-from plumbline.schema.suite import Workloads, read_workloads
+from plumbline.schema.suite import FINE_TUNING_RATE, Workloads, read_workloads
 
 
 def register(subparsers: Any) -> None:
@@ -59,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
         say(f"{args.out}: {args.workload}, {', '.join(spec.parts)}, digest {spec.digest[:12]}")
         for line in receipt_lines(manifest):
             say(f"{workload.data}: {line}")
+        if workload.model not in SIZES and spec.learn:
+            rate, steps = workload.optimizer.learning_rate, spec.learn.steps
+            chosen = f"set optimizer.learning_rate and learn.steps in [workloads.{args.workload}]"
+            if rate == FINE_TUNING_RATE:
+                say(f"default: the checkpoint trains {steps} steps at a learning rate of {rate:g} ({chosen})")
         if spec.data.class_names:
             say(f"classes: {listed_classes(spec.data.class_names)}")
         say(f"next: plumbline train {args.out} --out RECORD --data {url}")

@@ -80,12 +80,14 @@ def _platform(
     judgement = merge(parts)
     if baseline is None and judgement.verdict == "pass":
         judgement = judgement.replace(notes=(*judgement.notes, _NO_BASELINE))
-    learn, speed = record.record.evidence.learn, record.record.evidence.speed
+    learn, speed, data = record.record.evidence.learn, record.record.evidence.speed, record.record.evidence.data
     ends = learn.evaluations if learn else ()
     return PlatformResult(
         **judgement.model_dump(),
         records=(record.record.record_id, *((rerun.record.record_id,) if rerun else ())),
         accuracy=ends[-1].accuracy if ends else None,
+        chance=learn.chance if learn else None,
+        best_accuracy=data.best_accuracy if data and ends else None,
         samples_per_second=speed.samples_per_second if speed else None,
         timings=record.record.timings,
     )

@@ -205,6 +205,15 @@ def by_rounding(result: PlatformResult) -> bool:
     return any(note.code == "rounding" for note in result.notes)
 
 
+def scale_of(results: Sequence[PlatformResult]) -> str:
+    """Return the accuracies between which the results lie: chance, and the best possible where it is known."""
+    measured = next((result for result in results if result.chance is not None), None)
+    if measured is None:
+        return ""
+    best = f"; best possible {percent(measured.best_accuracy)}" if measured.best_accuracy is not None else ""
+    return f"accuracy: chance {percent(measured.chance)}{best}"
+
+
 def cause_line(result: PlatformResult) -> str:
     """Format the causes with certainty, most certain first.
 

@@ -17,6 +17,7 @@ from plumbline.report.sentences import (
     number,
     percent,
     place,
+    scale_of,
     seconds,
     sentence_of,
 )
@@ -50,6 +51,8 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
     console.print(Text(f"{clean(verdict.suite, 63)}, round {clean(verdict.round, 80)}"))
     console.print()
     console.print(_table(verdict))
+    if line := scale_of(list(verdict.platforms.values())):
+        page.write(f"\n{line}\n")
     for name, result in verdict.platforms.items():
         _explain(console, name, result)
     for note in verdict.notes:

@@ -60,6 +60,8 @@ class DataEvidence(Model):
     """All shards of the manifest found, in the order that numbers the rows (at most 10,000 are kept)."""
     receipt: ImportReceipt | None = None
     """How the user's files were read, by the manifest; only of imported data."""
+    best_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Maximum achievable accuracy, by the manifest; only of generated data."""
 
 
 class Parameter(Model):
@@ -338,6 +340,10 @@ class LearnEvidence(Model):
     """Digests of each evaluation's labels and of its ids, masks and segments."""
     recounted: tuple[Recounted, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Loss and accuracy of each evaluation."""
+    chance: Share | None = None
+    """Accuracy of the most frequent label as the only answer, in the last evaluation."""
+    num_predicted: Count | None = None
+    """Number of different labels that the last evaluation predicts; `None` for labels of tokens."""
     proofs: Proofs = ()
     portable: PortableEvidence | None = None
     """`None` in experiments."""

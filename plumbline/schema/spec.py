@@ -51,6 +51,7 @@ _NEWER: tuple[tuple[str, str, Any], ...] = (
     ("speed", "optimizer", "adamw"),
     ("speed", "distributed", "ddp"),
     ("learn", "compile", False),
+    ("learn", "expect", "learning"),
 )
 """Keys of later releases with their defaults, which a digest does not contain."""
 
@@ -101,7 +102,8 @@ class OptimizerSpec(Model):
     """AdamW settings, without weight decay for biases and normalisations."""
 
     learning_rate: float = Field(default=5e-4, gt=0, lt=10)
-    """The highest, after warm-up."""
+    """The highest, after warm-up. A suite's default depends on `model`: 0.001 for `tiny` and `mini`, 0.0005 for `small`
+    and `medium`, 0.0001 for `base` and `large`, 0.00005 for a checkpoint."""
     betas: tuple[Number, Number] = (0.9, 0.999)
     """Decay rates of both moments."""
     eps: float = Field(default=1e-8, gt=0, le=1e9)
@@ -121,7 +123,8 @@ class ScheduleSpec(Model):
     """After a linear warm-up: decay to zero over the steps of the part, along a line or half a cosine, or a constant
     rate."""
     warmup_steps: Step = 2
-    """Steps until the full learning rate."""
+    """Steps until the full learning rate; a suite's default for `base`, `large` and checkpoints is a tenth of
+    `learn`."""
 
 
 class ProbeSpec(Model):
@@ -241,6 +244,9 @@ class LearnSpec(Model):
     """Steps between checkpoints; an interrupted run resumes from the last."""
     evaluation_rows: int = Field(default=1024, ge=1, le=_MAX_ROWS)
     """Rows evaluated."""
+    expect: Literal["learning", "chance"] = "learning"
+    """`"learning"`: a final accuracy that is not above that of the most frequent label is `inconclusive`. `"chance"`:
+    the steps are too few to learn, and the accuracy is only compared."""
 
 
 class RunSpec(Model):

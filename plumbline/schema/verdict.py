@@ -127,6 +127,10 @@ class PlatformResult(Judgement):
 
     records: tuple[str, ...] = ()
     accuracy: float | None = None
+    chance: float | None = None
+    """Accuracy of the most frequent label as the only answer."""
+    best_accuracy: float | None = None
+    """Maximum achievable accuracy, where the dataset defines it."""
     samples_per_second: float | None = None
     unavailable: str = ""
     """Reason of a missing record; such a platform is `inconclusive`, never `drift`."""

@@ -40,6 +40,7 @@ from plumbline.train.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
 from plumbline.train.proof import Prover
 from plumbline.train.state_watch import StateWatch
+from plumbline.train.tasks import IGNORED
 from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
 _READ_EVERY = 50
@@ -258,7 +259,7 @@ class LearnRun:
             **lists, "steps": len(progress.losses), "weights_sha256": weights_sha256,
             "start_sha256": self._start_sha256, "dropout": _dropout_of(self._model),
             "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
-            "portable": self._windows.evidence() if self._windows else None,
+            "portable": self._windows.evidence() if self._windows else None, **_chance(self.evaluation),
         })  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
@@ -274,6 +275,16 @@ def _fed(arrays: dict[str, NDArray[Any]]) -> tuple[str, str]:
     """Return the digests of an evaluation's inputs and labels."""
     labels, inputs = (digest_array(arrays[name])[:SHORT_DIGITS] for name in ("labels", "inputs"))
     return labels, inputs
+
+
+def _chance(arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the share of the most frequent label, and of how many labels the predictions are."""
+    if not arrays:
+        return {}
+    counts = np.unique(arrays["labels"][arrays["labels"] != IGNORED], return_counts=True)[1]
+    chance = float(counts.max() / counts.sum()) if len(counts) else None
+    is_by_row = arrays["labels"].ndim == 1
+    return {"chance": chance, "num_predicted": len(np.unique(arrays["predictions"])) if is_by_row else None}
 
 
 def _state_digests(engine: Engine) -> dict[str, str]:

@@ -217,6 +217,7 @@ class Rows:
             num_rows=len(self.ids),
             shards=self._shards[:_MAX_SHARDS_KEPT],
             receipt=self._source.manifest.receipt,
+            best_accuracy=self._source.manifest.best_accuracy,
         )
 
     def table(self) -> pa.Table:

@@ -103,6 +103,8 @@ class Workshop:
         )
         data = DataSpec(name="reviews", manifest_sha256=self.manifest.digest, sequence_length=16)
         recipe = {**RECIPE, **changes}
+        if recipe.get("learn"):  # too few steps to learn
+            recipe["learn"] = {"expect": "chance", **recipe["learn"]}
         return RunSpec.model_validate({"workload": "test", "task": self.task, "model": model, "data": data, **recipe})
 
     def out(self) -> Path:

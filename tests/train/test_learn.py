@@ -54,6 +54,10 @@ def test_the_curve_is_whole(undisturbed: Trained) -> None:
     answers = load_record(undisturbed.folder).answers
     assert len(answers["row_ids"]) == 40
     assert int(answers["right"].sum()) / 40 == learn.evaluations[-1].accuracy
+    predictions = undisturbed.arrays("evaluation")["predictions"]
+    num_positive = int(predictions[answers["right"] == 1].sum() + (1 - predictions[answers["right"] == 0]).sum())
+    assert learn.chance == max(num_positive, 40 - num_positive) / 40
+    assert learn.num_predicted == len(set(predictions.tolist()))
     assert undisturbed.arrays("evaluation")["row_ids"].tolist() == list(range(96, 136))
     assert {path.name for path in undisturbed.folder.iterdir()} == {
         "record.json", "answers.safetensors", "evaluation.safetensors", "rows.parquet",

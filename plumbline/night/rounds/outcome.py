@@ -41,6 +41,7 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
             cause.replace(why=fact("round.of-workload", workload=workload, why=cause.why)) for cause in result.causes
         ]
     every = list(results.values())
+    trained = next((result for result in every if result.accuracy is not None), None)
     return PlatformResult(
         verdict=worst([result.verdict for result in every]),
         findings=tuple(findings),
@@ -49,7 +50,9 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
         suspects=tuple(dict.fromkeys(line for result in every for line in result.suspects)),
         notes=tuple(note.replace(workload=name) for name, result in results.items() for note in result.notes),
         records=tuple(record for result in every for record in result.records),
-        accuracy=next((result.accuracy for result in every if result.accuracy is not None), None),
+        accuracy=trained.accuracy if trained else None,
+        chance=trained.chance if trained else None,
+        best_accuracy=trained.best_accuracy if trained else None,
         samples_per_second=next(
             (result.samples_per_second for result in every if result.samples_per_second is not None), None
         ),

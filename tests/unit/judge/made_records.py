@@ -57,7 +57,7 @@ def _of_all_parts(content: Content) -> None:
     content["evidence"]["learn"] = {
         "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
         "learning_rates": [1e-3] * 8, "batches": LOG, "rows": LOG, "labels": LOG, "start_sha256": "e" * 64,
-        "dropout": [0.1], "portable": windows(0, 7), "proofs": PROOFS,
+        "dropout": [0.1], "portable": windows(0, 7), "proofs": PROOFS, "chance": 0.0,
     }  # fmt: skip
     content["evidence"]["speed"] = {
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
@@ -121,7 +121,13 @@ def checked(name: str, verdict: str, **changes: object) -> LoadedRecord:
 def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
     made = make_record(fingerprint=changes.pop("fingerprint", {}))
     evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=1024)  # type: ignore[union-attr]
-    learn = {"steps": 2, "losses": losses, "evaluations": [evaluation.to_json()], "weights_sha256": weights * 64}
+    learn = {
+        "steps": 2,
+        "losses": losses,
+        "evaluations": [evaluation.to_json()],
+        "weights_sha256": weights * 64,
+        "chance": 0.0,
+    }
     evidence = made.record.evidence.replace(learn=learn | changes)
     return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
 

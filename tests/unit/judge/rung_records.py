@@ -91,6 +91,7 @@ LEARN: Content = {
     "steps": STEPS, "losses": [0.7 - 0.01 * step for step in range(STEPS)], "weights_sha256": "a" * 64,
     "evaluations": [END | {"step": 2}, END], "learning_rates": [1e-3 + 1e-4 * step for step in range(STEPS)],
     "batches": log("a"), "rows": log("b"), "labels": log("c"), "start_sha256": "b" * 64, "dropout": [0.1, 0.25],
+    "chance": 0.0,
 }  # fmt: skip
 
 

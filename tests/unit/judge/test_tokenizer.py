@@ -36,7 +36,7 @@ def with_curve(mark: str, loss: float = 0.5, **changes: Any) -> LoadedRecord:
         "steps": 8, "losses": [0.5] * 7 + [loss], "evaluations": [evaluation], "weights_sha256": "d" * 64,
         "batches": ["a" * 16] * 7 + [mark * 16], "rows": ["a" * 16] * 8,
         "labels": ["a" * 16] * 8, "learning_rates": [1e-3] * 8, "start_sha256": "a" * 64, "dropout": [0.1],
-        "portable": windows(0, 7), "proofs": PROOFS,
+        "portable": windows(0, 7), "proofs": PROOFS, "chance": 0.0,
     }  # fmt: skip
     return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 

@@ -15,7 +15,7 @@ from plumbline.night.rounds.plan import MAIN, RERUN, Round
 from plumbline.schema import suite_file
 from plumbline.schema.base import first_problem
 from plumbline.schema.errors import ConfigurationError, ExitCode
-from plumbline.schema.suite import Suite, read_suite, read_workloads
+from plumbline.schema.suite import Suite, Workload, read_suite, read_workloads
 
 SUITE = """
 name = "nightly"
@@ -445,3 +445,20 @@ def test_a_control_character_is_refused_in_any_text(tmp_path, value):
     text = SUITE + SECOND.format(outbox="s3://outbox-azure") + f'accelerator = "{value}"\n'
     with pytest.raises(ConfigurationError, match=r"platforms.azure.accelerator: contains a control character"):
         read_suite(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("model", "chosen", "rate", "warmup_steps"),
+    [
+        ("tiny", {}, 1e-3, 2),
+        ("medium", {}, 5e-4, 2),
+        ("base", {}, 1e-4, 40),
+        ("a/checkpoint", {}, 5e-5, 40),
+        ("base", {"optimizer": {"learning_rate": 0.3}, "schedule": {"warmup_steps": 7}}, 0.3, 7),
+    ],
+)
+def test_a_rate_that_nobody_chose_follows_from_the_size(model, chosen, rate, warmup_steps):
+    content = {"model": model, "data": "rows", "seed": 1, "batch_size": 8, "learn": {"steps": 400}, **chosen}
+    made = Workload.model_validate(content)
+    assert (made.optimizer.learning_rate, made.schedule.warmup_steps) == (rate, warmup_steps)
+    assert Workload.model_validate(made.to_json()) == made
