@@ -29,7 +29,7 @@ from plumbline.report.junit import series_junit
 from plumbline.report.markdown import series_summary
 from plumbline.report.sentences import clean, counted
 from plumbline.report.site import history_page
-from plumbline.report.summary import LineSummary, summarise
+from plumbline.report.summary import LineSummary, summarise, summarise_both_ways
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.escape import first_of
 from plumbline.schema.suite import Gates, Suite, read_suite
@@ -39,7 +39,7 @@ _MAX_BYTES = 256 << 20
 _REPORTS = {"html": "a page with charts", "junit": "JUnit XML", "summary": "Markdown for a CI job's summary"}
 _OF_FILES = ("accept", "time", "metric", "higher_is_worse", "lower_is_worse")
 _LAST = 90
-_MOVED = frozenset({"lasting", "open-call", "improved"})
+_MOVED = frozenset({"lasting", "open-call", "improved", "no-direction"})
 """Reasons of a level that stays moved until a person accepts it."""
 _SERIES = 40
 """Number of series that share one false drift a year, and the nights of a year on which a detector may be wrong.
@@ -184,7 +184,11 @@ def _external(args: argparse.Namespace) -> int:
     shared = max(len(lines), _SERIES)
     gates = Gates(questions_a_year=_LOOKS_A_YEAR)
     allowed = allowed_for(num_platforms=1, num_series=shared, gates=gates, has_experiments=False)
-    summaries = [summarise(line, allowed, is_judged=False) for line in lines]
+    assumed = {known.metric for known in external.receipt.directions if known.source == "assumed"}
+    summaries = [
+        summarise_both_ways(line, allowed) if line.metric.name in assumed else summarise(line, allowed, is_judged=False)
+        for line in lines
+    ]
     verdict = worst([summary.verdict for summary in summaries])
     words = f"without experiments, at most one false drift a year of {shared} series"
     _write_reports(args, verdict, words, list(zip(lines, summaries, strict=True)))

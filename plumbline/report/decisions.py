@@ -32,6 +32,8 @@ REASON_TEXTS: Mapping[str, str] = {
     "open-call": "called on an earlier night, and still open",
     "shift": "a shift of cost within the step: the whole step is not slower",
     "recovered": "an earlier loss has recovered",
+    "no-direction": "a change lasts, and the metric's direction is assumed "
+    "(hint: --higher-is-worse METRIC or --lower-is-worse METRIC says whether it is a loss)",
 }
 
 

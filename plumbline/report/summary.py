@@ -14,7 +14,7 @@ from plumbline.judge.history.detection import least_shown
 from plumbline.judge.history.night import LineDecision, judge_lines, with_changes
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import MetricHistory
-from plumbline.report.decisions import entry_sentence, sentence
+from plumbline.report.decisions import REASON_TEXTS, entry_sentence, sentence
 from plumbline.schema.base import Model
 from plumbline.schema.series import CallEntry
 from plumbline.schema.verdict import Outcome
@@ -121,6 +121,17 @@ def summarise(
         reason=kept.reason if kept else decided.reason,
         sentence=entry_sentence(history, kept) if kept else sentence(decided),
     )
+
+
+def summarise_both_ways(history: MetricHistory, allowed: Allowed) -> LineSummary:
+    """Summarise a history, without experiments, whose direction is assumed: a change the other way is no pass."""
+    summary = summarise(history, allowed, is_judged=False)
+    other = replace(history.metric, worse="higher" if history.metric.worse == "lower" else "lower")
+    mirrored = replace(history, metric=other)
+    if summary.verdict != "pass" or summarise(mirrored, allowed, is_judged=False).verdict == "pass":
+        return summary
+    text = f"{history.workload}: {history.metric.name}; {REASON_TEXTS['no-direction']}"
+    return summary.model_copy(update={"verdict": "inconclusive", "reason": "no-direction", "sentence": text})
 
 
 def _reference(decided: LineDecision) -> tuple[Reference | None, int]:

@@ -92,15 +92,14 @@ def parse_external(
         if name not in metrics:
             hint = suggest_or_list(name, sorted({*metrics, *ignored}))
             raise ConfigurationError(f"no metric {name!r}", where=where, key="--metric", hint=hint)
-    by_tool = {row.key.metric: row.worse for row in rows if row.worse}
     if not rows:
         raise InvalidInputError("contains no row", where=where, hint="columns: time, platform, metric, value")
     series: dict[SeriesKey, list[ExternalRow]] = {}
     for row in sorted(rows, key=lambda row: row.time):
         series.setdefault(row.key, []).append(row)
-    directions = _directions(rows, worse, by_tool, where)
+    directions = _directions(rows, worse, where)
     last = max(row.time for row in rows)
-    if last < _DAY_SECONDS and not by_tool:  # a graph of asv by itself counts revisions
+    if last < _DAY_SECONDS and not any(row.worse for row in rows):  # a graph of asv by itself counts revisions
         problem = "all rows are of the first day of 1970: these are not times since 1970"
         raise InvalidInputError(problem, where=where, key="time", hint=TIME_HINT)
     kept = {key: _last_of_each_time(series[key]) for key in sorted(series)}
@@ -185,20 +184,26 @@ def _metric(direction: Direction, values: Sequence[float | None]) -> Metric:
     return replace(metric, scale="linear", typical=max(median(sizes), 1e-300) if sizes else 1.0)
 
 
-def _directions(
-    rows: Sequence[ExternalRow], worse: Mapping[str, Worse], by_tool: Mapping[str, Worse], where: str
-) -> dict[str, Direction]:
+def _directions(rows: Sequence[ExternalRow], worse: Mapping[str, Worse], where: str) -> dict[str, Direction]:
     signed = {row.key.metric for row in rows if row.value is not None and row.value <= 0}
     names = sorted({row.key.metric for row in rows})
     for name, way in worse.items():
         if name not in names:
             hint = suggest_or_list(name, names)
             raise ConfigurationError(f"no metric {name!r}", where=where, key=f"--{way}-is-worse", hint=hint)
+    stated = {(row.key.metric, row.stated) for row in rows if row.stated}
+    by_file, by_tool = dict(stated), {row.key.metric: row.worse for row in rows}
+    if twice := [name for name in names if {(name, "higher"), (name, "lower")} <= stated and name not in worse]:
+        hint = "judge its suites in files of their own"
+        raise InvalidInputError("the file states both directions of this metric", where=where, key=twice[0], hint=hint)
     directions = {}
     for name in names:
         by_name = BY_NAME[name].worse if name in BY_NAME else worse_by_name(name)
-        ways = {"option": worse.get(name), "name": by_name, "tool": by_tool.get(name), "assumed": "lower"}
-        source, way = next((source, way) for source, way in ways.items() if way)
+        ways: tuple[tuple[str, Worse | None], ...] = (
+            ("option", worse.get(name)), ("tool", by_file.get(name)), ("name", by_name), ("tool", by_tool[name]),
+            ("assumed", "lower"),
+        )  # fmt: skip
+        source, way = next((source, way) for source, way in ways if way)
         fields = {"metric": name, "worse": way, "source": source, "has_sign": name in signed}
         directions[name] = Direction.model_validate(fields)
     return directions

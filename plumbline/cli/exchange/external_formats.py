@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import PurePath
 from typing import NamedTuple
 
-from plumbline.cli.exchange.directions import worse_by_name
+from plumbline.cli.exchange.directions import worse_by_name, worse_by_unit
 from plumbline.cli.exchange.external_columns import TableChoice, check_apart, columns_of, metrics_of
-from plumbline.cli.exchange.external_tools import AsvRow, Content, at, objects
-from plumbline.cli.exchange.external_values import time_of, value_of
+from plumbline.cli.exchange.external_tools import AsvRow, Content, StatedRow, at, objects
+from plumbline.cli.exchange.external_values import number_of, time_of, value_of
 from plumbline.judge.history.metrics import Worse
-from plumbline.schema.delimited import Records, dialect_of
+from plumbline.schema.delimited import Place, Records, dialect_of
 from plumbline.schema.errors import InvalidInputError
 
 _DATA_JS = "window.BENCHMARK_DATA ="
@@ -52,6 +52,8 @@ class ExternalRow:
     """`None` where it is missing."""
     worse: Worse | None = None
     """Direction that the tool gives to each metric whose name states none."""
+    stated: Worse | None = None
+    """Direction that the file states for this value."""
 
 
 def read_rows(
@@ -129,12 +131,12 @@ def _values(
 
 
 def _metric_of(content: Content, columns: Mapping[str, str]) -> str:
-    """Return the metric that a row names, with its unit if only that states a direction."""
+    """Return the metric that a row names, with its unit if only that, or more than the name, states a direction."""
     metric = str(content[columns["metric"]] or "").strip() if "metric" in columns else columns["value"]
     unit = str(content.get(columns.get("unit")) or "").strip()
-    if metric and unit and worse_by_name(metric) is None and worse_by_name(unit) is not None:
-        metric = f"{metric} ({unit})"
-    return metric
+    way = worse_by_name(metric)
+    stated = worse_by_unit(unit) or (way or worse_by_name(unit))
+    return f"{metric} ({unit})" if metric and stated != way else metric
 
 
 def _row(place: str, content: Content, columns: Mapping[str, str], metric: str, value: object) -> ExternalRow:
@@ -143,7 +145,8 @@ def _row(place: str, content: Content, columns: Mapping[str, str], metric: str, 
     workload = " ".join(map(str, filter(None, (workload or "external", branch))))
     key = SeriesKey(str(platform or "series"), workload, metric)
     worse: Worse | None = "higher" if isinstance(content, AsvRow) else None
-    return ExternalRow(time_of(content[columns["time"]], place), key, value_of(value, place), worse)
+    stated = content.worse if isinstance(content, StatedRow) else None
+    return ExternalRow(time_of(content[columns["time"]], place), key, value_of(value, place), worse, stated)
 
 
 def _contents(text: str, where: str, dates: Mapping[str, object], choice: TableChoice) -> Iterator[tuple[str, Content]]:
@@ -166,16 +169,33 @@ def _csv(text: str, where: str, choice: TableChoice) -> Iterator[tuple[str, Cont
     opened = partial(io.StringIO, table, newline="")
     dialect = dialect_of(opened, choice.layout, where)
     with opened() as file:
-        for place, content in Records(file, dialect, choice.layout, where):
-            points = content if dialect.delimiter == "," else {key: _point(content[key]) for key in content}
-            yield str(place), points
+        contents = list(Records(file, dialect, choice.layout, where))
+    if dialect.delimiter != ",":
+        decimals = {key for key in contents[0][1] if _has_decimal_commas(key, contents)} if contents else set()
+        contents = [
+            (place, {key: text.replace(",", ".") if key in decimals else text for key, text in content.items()})
+            for place, content in contents
+        ]
+    yield from ((str(place), content) for place, content in contents)
 
 
-def _point(value: object) -> object:
-    """Replace a number's decimal comma with a point."""
-    if isinstance(value, str) and value.count(",") == 1 and value.strip().lstrip("+-").replace(",", "").isdigit():
-        return value.replace(",", ".")
-    return value
+_DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+(?:[eE][+-]?\d+)?\s*")
+_THOUSANDS = re.compile(r"\s*[+-]?[1-9]\d{0,2}(?:,\d{3})+\s*")
+
+
+def _has_decimal_commas(key: str, contents: Sequence[tuple[Place, Mapping[str, str]]]) -> bool:
+    """Return whether a column's numbers have a decimal comma. Raise if it may be one between thousands."""
+    texts = [content[key] for _, content in contents]
+    commas = [(place, content[key]) for place, content in contents if "," in content[key]]
+    is_other = any("." in text or number_of(text.replace(",", "")) is None for text in texts)
+    if not commas or is_other or not all(_DECIMAL_COMMA.fullmatch(text) for _, text in commas):
+        return False
+    if not all(_THOUSANDS.fullmatch(text) for _, text in commas):
+        return True
+    place, text = commas[0]
+    problem = f"the comma of {text.strip()[:60]!r} may be decimal or between thousands"
+    hint = "write the numbers of this column with a decimal point, and without marks between thousands"
+    raise InvalidInputError(problem, where=str(place), key=key, hint=hint)
 
 
 def _json_lines(text: str, where: str) -> Iterator[tuple[str, Content]]:

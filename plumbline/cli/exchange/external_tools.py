@@ -10,14 +10,23 @@ from itertools import product
 from pathlib import PurePath
 from typing import Any
 
+from plumbline.judge.history.metrics import Worse
 from plumbline.schema.delimited import data_of
 from plumbline.schema.errors import InvalidInputError
 
 Content = Mapping[Any, object]
+_WORSE: Mapping[str, Worse] = {"customSmallerIsBetter": "higher", "customBiggerIsBetter": "lower"}
+"""Directions that a run of github-action-benchmark states by its `tool`."""
 
 
 class AsvRow(dict[str, object]):
     """Result row of asv, where larger values are always worse."""
+
+
+class StatedRow(dict[str, object]):
+    """Result row whose file states the direction."""
+
+    worse: Worse | None = None
 
 
 def objects(document: object, where: str, dates: Mapping[str, object]) -> Iterator[Content]:
@@ -123,7 +132,9 @@ def _github_action(entries: Content) -> Iterator[Content]:
         for run in _list(entries, suite):
             for result in _list(run, "benches"):
                 own = {"metric": at(result, "name"), "value": at(result, "value"), "unit": at(result, "unit")}
-                yield {"time": at(run, "date"), "workload": suite, **own}
+                row = StatedRow(time=at(run, "date"), workload=suite, **own)
+                row.worse = _WORSE.get(str(at(run, "tool")))
+                yield row
 
 
 def at(content: object, *paths: str) -> object:

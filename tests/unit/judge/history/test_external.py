@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from plumbline.cli.exchange.directions import worse_by_name
+from plumbline.cli.exchange.external import parse_external
 from plumbline.cli.main import main
 from plumbline.schema.verdict import exit_code, worst
 
@@ -175,11 +176,71 @@ def test_a_direction_for_no_metric_is_wrong_usage(tmp_path: Path, capsys: pytest
         ("tokensPerSecond", "lower"),
         ("eval_accuracy", "lower"),
         ("throughput_us_east", None),
+        ("Parse.run (ops/ms)", "lower"),
+        ("Parse.run (ops/µs)", "lower"),
+        ("Timer.elapsed (ops/us)", "lower"),
+        ("Map.throughput (ns/op)", "higher"),
+        ("BenchmarkFoo - B/op", "higher"),
+        ("BenchmarkFoo - allocs/op", "higher"),
+        ("tokens/s/gpu", "lower"),
+        ("bits_per_byte", "higher"),
+        ("bits_per_second", "lower"),
+        ("tokens_per_sample", None),
+        ("score_min", None),
         ("quality", None),
     ],
 )
 def test_a_name_states_a_direction_or_none(name: str, worse: str | None) -> None:
     assert worse_by_name(name) == worse
+
+
+@pytest.mark.parametrize(
+    ("stated", "factor", "code"),
+    [
+        (("jmh", "ops/ms"), 0.7, 1),
+        (("go", "ns/op"), 1.3, 1),
+        (("customSmallerIsBetter", "hits/s"), 1.3, 1),
+        (("customBiggerIsBetter", "ms"), 0.7, 1),
+        (("customBiggerIsBetter", "chunks"), 1.3, 0),
+        (("other", "chunks"), 0.7, 1),
+        (("other", "chunks"), 1.3, 3),
+    ],
+)
+def test_no_loss_passes_by_a_direction_that_the_file_does_not_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], stated: tuple[str, str], factor: float, code: int
+) -> None:
+    """The file's direction, its unit, its name decide in this order. A change of an assumed direction is no pass."""
+    values = _noisy(110)
+    values[100:] *= factor
+    tool, unit = stated
+    runs = [
+        {"date": 1785542400000 + 86400000 * day, "tool": tool, "benches": [{"name": "b", "unit": unit, "value": value}]}
+        for day, value in enumerate(values.tolist())
+    ]
+    (tmp_path / "data.json").write_text(json.dumps({"entries": {"Suite": runs}}), encoding="utf-8")
+    assert main(["history", "--from", str(tmp_path / "data.json")]) == code
+    assert ("direction is assumed" in capsys.readouterr().out) == (code == 3)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "read"),
+    [
+        (["0,931", "0,9", "1,040"], [0.931, 0.9, 1.04]),
+        (["960", "1,040", "1,052"], None),
+        (["1,040", "1,052", "1,047"], None),
+    ],
+)
+def test_a_comma_is_decimal_for_a_whole_column_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], numbers: list[str], read: list[float] | None
+) -> None:
+    lines = [f"2026-08-{day:02}\tspeed\t{number}" for day, number in enumerate(numbers, start=1)]
+    path = _csv(tmp_path / "t.tsv", lines, "time\tmetric\tvalue")
+    if read is None:
+        assert main(["history", "--from", str(path)]) == 4
+        assert "may be decimal or between thousands (hint: " in capsys.readouterr().err
+        return
+    (history,) = parse_external(path.read_text("utf-8"), where="t.tsv").histories
+    assert history.values == tuple(read)
 
 
 def test_a_separator_of_lines_in_a_json_string_ends_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
