@@ -20,7 +20,8 @@ _WHOLE = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?inf")
 _CODE = re.compile(r"0[0-9]+")
 """A name of digits, such as a postcode: no number is written so."""
-_MISSING = {"nan", "null", "none", "n/a", "na", "?"}
+_MISSING = {"nan", "-nan", "null", "(null)", "none", "nil", "n/a", "#n/a", "na", "<na>", "nat", "?", "\\n"}
+"""Texts of missing values, in lower case; databases export NULL as `\\N`."""
 _BOOLEANS = ("false", "true")
 _LEAST_ROWS_A_CLASS = 2
 _MOST_NAMED = 6

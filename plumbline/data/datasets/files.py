@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path, PurePosixPath
 
 from plumbline.data.datasets.readers import format_of, uncompressed
@@ -25,6 +26,8 @@ _SPLITS = {
 }  # fmt: skip
 _SET = re.compile(r"(set|data|split)s?$")
 _NO_DATA = re.compile(r"(?i)^([._].*|readme.*|licen[cs]e.*|.*\.(md|crc|lock|metadata|sha256)|dataset_infos?\.json)$")
+_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Apache Hudi", "metadata/*.metadata.json": "Apache Iceberg"}
+"""Table formats by what their folder contains: their log says which of the Parquet files are live."""
 _MAX_FILES = 100_000
 _CHUNK_BYTES = 1 << 20
 
@@ -101,12 +104,15 @@ def content_marks(name: str) -> list[str]:
 def _local(name: str) -> tuple[dict[str, SourceFile], list[str]]:
     """Return the local data files of `name` by relative path, in order, and those that are left out."""
     path = Path(name).expanduser()
+    if path.is_dir() or _WILD.search(name):
+        root = path if path.is_dir() else Path(_root(str(path)))
+        around = [root, *root.absolute().parents]
+        _refuse_table([str(found) for folder in around for mark in _TABLES for found in folder.glob(mark)], name)
     if path.is_dir():
         local_files = files_below(path)
     elif path.exists() or not _WILD.search(name):
         return {path.name: SourceFile(path, name, path.name)}, []
     else:
-        root = Path(_root(str(path)))
         local_files = {
             file.relative_to(root).as_posix() if file.is_relative_to(root) else file.name: file
             for file in map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207 - a pattern of the user
@@ -115,6 +121,15 @@ def _local(name: str) -> tuple[dict[str, SourceFile], list[str]]:
         _check_files(local_files.values())
     chosen, left_out = _data_files(local_files, name)
     return {key: SourceFile(local_files[key], str(local_files[key]), key) for key in chosen}, left_out
+
+
+def _refuse_table(keys: Iterable[str], name: str) -> None:
+    """Raise for files of a table format: rows that were deleted or replaced are in its files, too."""
+    for key, (mark, kind) in product(keys, _TABLES.items()):
+        if fnmatchcase(f"/{key}/", f"*/{mark}/*"):
+            hint = "write the table's current rows into Parquet files of their own"
+            text = f"is of a {kind} table, whose files also hold deleted rows"
+            raise ConfigurationError(text, where=name, key="path", hint=hint)
 
 
 def files_below(folder: Path) -> dict[str, Path]:
@@ -171,7 +186,10 @@ def _listing(name: str) -> tuple[str, dict[str, ObjectInfo]]:
         base = name.rstrip("/")
     wild = _WILD.search(pattern)
     prefix = pattern[: wild.start()] if wild else pattern
-    objects = open_store(base).list(prefix)
+    store = open_store(base)
+    if wild:
+        _refuse_table([info.key for mark in _TABLES for info in store.list(mark.partition("*")[0])], name)
+    objects = store.list(prefix)
     return base, {info.key: info for info in objects if not pattern or _matches(info.key, pattern)}
 
 
@@ -204,6 +222,7 @@ def _data_files(keys: Collection[str], name: str) -> tuple[list[str], list[str]]
     """Return the sorted keys of data files, and those left out by name. Raise for unknown or mixed types."""
     if _is_saved(keys):
         return sorted(keys), []
+    _refuse_table(keys, name)
     chosen = sorted(key for key in keys if not any(_NO_DATA.match(part) for part in key.split("/")))
     if not chosen:
         raise ConfigurationError("contains no data file", where=name, key="path", hint="CSV, JSON, JSONL or Parquet")

@@ -266,6 +266,8 @@ FILES = (
         delimited([(text, label.title() if i % 2 else label) for i, (text, label) in enumerate(ROWS)]),
         refused="differ only in case, spaces, width or leading zeros",
     ),
+    Case("null.csv", delimited([*PLAIN, ("text", r"\N")]), refused="looks like a missing value"),
+    Case("excel.csv", delimited([*PLAIN, ("text", "#N/A")]), refused="looks like a missing value"),
     Case("nan.csv", delimited([*PLAIN, ("text", "NaN")]), refused="looks like a missing value"),
     Case("mixed-types", {"a.csv": delimited(ROWS), "b.jsonl": lines(ROWS)}, refused="files of different types"),
     Case("multi-label.jsonl", lines([(text, [label]) for text, label in ROWS]), refused="the label is a list"),
