@@ -54,16 +54,19 @@ def of_part(pair: Pair, part: Trained) -> tuple[Mismatch, ...]:
 
 
 def formula(pair: Pair, part: Trained) -> Mismatch | None:
-    """Return a mismatch of a part that rounding cannot explain."""
+    """Return a mismatch of a part that rounding cannot explain, at the first step that shows processes apart."""
     is_curve = part == "learn"
-    return (
+    found = (
         (own_state(pair) if is_curve else unsteady(pair))
         or other_format(pair, part)
         or window_mismatch(pair, part)
         or contradiction(pair.candidate, part)
-        or (own_state(pair, parted=True) if is_curve else None)
-        or other_draws(pair, part)
     )
+    parted = own_state(pair, parted=True) if is_curve else None
+    if found is None or parted is None:
+        return found or parted or other_draws(pair, part)
+    steps = [each.at.step for each in (found, parted) if each.at.step is not None]
+    return replace(found, at=found.at.replace(step=min(steps, default=None)))
 
 
 def attributed(apart: Mismatch | None, shown: Mismatch | None) -> Mismatch | None:

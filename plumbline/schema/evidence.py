@@ -294,7 +294,7 @@ class SpeedEvidence(Model):
     """Checks behind the measured steps; `None` if the spec asks for none."""
 
 
-WatchedPart = Literal["weights", "moments", "masks"]
+WatchedPart = Literal["weights", "moments", "masks", "gradients"]
 WatchedEvent = Literal["evaluation", "checkpoint", "step", "processes"]
 
 
@@ -307,7 +307,7 @@ class Inconsistency(Model):
     part: WatchedPart
     event: WatchedEvent
     """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
-    `processes`: weights that are not those of the first process."""
+    `processes`: weights, or gradients for the next step, that are not those of the first process."""
 
 
 class LearnEvidence(Model):
@@ -320,6 +320,8 @@ class LearnEvidence(Model):
     """Digest of the final weights; `None` if the device failed."""
     learning_rates: tuple[Number, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """Maximum learning rate of the groups, per step."""
+    gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=10_000, fail_fast=True)
+    """Norm of each step's gradients before clipping; `None` if not finite."""
     batches: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
     rows: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)

@@ -31,6 +31,7 @@ class Progress:
     evaluations: list[dict[str, Any]]
     resumed_at: list[int]
     learning_rates: list[float] = field(default_factory=list)
+    gradient_norms: list[float | None] = field(default_factory=list)
     batches: list[str] = field(default_factory=list)
     rows: list[str] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)

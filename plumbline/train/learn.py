@@ -53,7 +53,7 @@ class LearnRun:
     def __init__(self, context: Context, learn: LearnSpec) -> None:
         self.context, self.learn, self.until = context, learn, learn.steps
         self._progress = Progress(0, [], [], [])
-        self._pending: list[tuple[int, list[tuple[torch.Tensor, float]]]] = []
+        self._pending: list[tuple[int, StepOutcome]] = []
         self._model: torch.nn.Module | None = None
         self._masks = DropoutClock(context.spec.seed)
         self._windows: WindowRunner | None = None
@@ -110,8 +110,13 @@ class LearnRun:
         """Copy pending losses from the device; stop at a non-finite loss."""
         if self._prover is not None:
             self._prover.finish()
-        read = iter(read_losses(loss for _, losses in self._pending for loss, _ in losses))
-        losses_here = [float(sum(next(read) * share for _, share in losses)) for _, losses in self._pending]
+        if self._watch:
+            self._watch.compare()
+        done = [outcome for _, outcome in self._pending]
+        read = iter(read_losses(loss for each in done for loss, _ in each.losses))
+        losses_here = [float(sum(next(read) * share for _, share in each.losses)) for each in done]
+        norms = read_losses(each.gradient_norm for each in done if each.gradient_norm is not None)
+        self._progress.gradient_norms += map(finite, norms[: MAX_LOGGED - len(self._progress.gradient_norms)])
         everyone = self.context.ranks.gather(losses_here)
         totals = [float(sum(mine)) for mine in zip(*everyone, strict=True)]
         steps = [step for step, _ in self._pending]
@@ -168,7 +173,7 @@ class LearnRun:
     def _hold(self, done: int, event: WatchedEvent) -> None:
         if self._watch:
             self._watch.released(done)
-            self._watch.held(done, event)
+            self._watch.held(event)
 
     def run(self) -> None:
         """Train from scratch, or resume from a checkpoint."""
@@ -198,8 +203,11 @@ class LearnRun:
             outcome = prover.train(step, batch)
             if self._watch and not self._masks_are_due(step):
                 self._watch.add(step, "masks", "step")
-            self._pending.append((step, outcome.losses))
+            if self._watch and outcome.gradient_norm is not None:
+                self._watch.stepped(step, outcome.gradient_norm)
             self._log(outcome)
+            outcome.batch = {}  # which nothing reads again
+            self._pending.append((step, outcome))
             context.place = ("learn", step)
             self._after(engine, step + 1)
         if self._watch:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from plumbline.environments.launch import run_training
 from plumbline.judge import compare
 from plumbline.judge.rungs.proven import is_over
-from plumbline.records import load_record
+from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
@@ -345,3 +345,69 @@ def test_gradients_that_are_added_instead_of_averaged_show_in_one_record(worksho
     judgement = compare(loaded, loaded)
     assert [cause.code for cause in judgement.causes] == ["gradient"]
     assert judgement.first_divergence.stage == "gradient"
+
+
+def _lose_bucket(state, bucket):
+    if state.at == 3 and state.ranks.rank:
+        bucket.buffer().zero_()
+    tensor = bucket.buffer().div_(2)
+    return torch.distributed.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+@contextlib.contextmanager
+def planted(rank: int, folder: Path) -> Iterator[None]:
+    """Plant the fault that the folder names into step 3 of the curve."""
+    fault, plain, norm_of = folder.name, engine.Engine.step, torch.nn.utils.clip_grad_norm_
+    built = engine.Engine.__init__
+
+    def build(self: engine.Engine, *given: Any, **named: Any) -> None:
+        built(self, *given, **named)
+        self.at = -1
+        if fault == "bucket" and self.part == "learn":
+            self.model.register_comm_hook(self, _lose_bucket)
+
+    def step(self: engine.Engine, step: int, batch: Any) -> Any:
+        self.at = step
+        quiet, update = self._quiet, self.optimizer.step
+        if self.part == "learn" and self.ranks.world > 1 and step == 3:
+            if fault == "exchange":
+                self._quiet = lambda **_: self.model.no_sync()
+            if fault == "update" and rank:
+                self.optimizer.step = lambda: None
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                if fault == "norm" and rank and step == 3:
+                    patch.setattr(torch.nn.utils, "clip_grad_norm_", lambda values, most: norm_of(values, most / 2) * 2)
+                return plain(self, step, batch)
+        finally:
+            self._quiet, self.optimizer.step = quiet, update
+
+    engine.Engine.__init__, engine.Engine.step = build, step  # type: ignore[method-assign]
+    yield
+
+
+@pytest.fixture(scope="module")
+def by_two(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LoadedRecord]:
+    """Return a function that trains a curve with two processes and a fault."""
+    spec = workshop.spec(probe=None, learn={**LEARN, "steps": 8, "evaluate_every": 8, "checkpoint_every": 8})
+
+    def train(fault: str) -> LoadedRecord:
+        folder = tmp_path_factory.mktemp("two") / fault
+        folder.mkdir()
+        codes, trained = trained_by_two(workshop, spec, folder, planted)
+        assert codes == [0, 0]
+        return load_record(trained.folder)
+
+    return train
+
+
+def test_a_fault_of_the_exchange_is_named_by_its_first_step(by_two: Callable[[str], LoadedRecord]) -> None:
+    """As in pytorch 104336, 84803, 115607 and DeepSpeed 1801."""
+    honest = by_two("none")
+    for fault, code, step in (
+        ("exchange", "gradient", 3), ("bucket", "gradient", 3), ("update", "optimizer", 4), ("norm", "gradient", 3),
+    ):  # fmt: skip
+        judgement = compare(honest, by_two(fault))
+        assert [cause.code for cause in judgement.causes] == [code], fault
+        assert judgement.first_divergence.step == step, fault
+    assert compare(honest, by_two("none")).verdict == "pass"

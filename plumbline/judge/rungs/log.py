@@ -22,9 +22,10 @@ from plumbline.schema.evidence import BATCH_FIELDS, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.production import SpeedTrail
 from plumbline.schema.sketch import marks_of
+from plumbline.schema.spec import Precision
 from plumbline.schema.task import draws_labels
+from plumbline.schema.tolerance import floor_of, relative
 from plumbline.schema.tolerance import limit as limit_of
-from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 Trained = Literal["speed", "learn"]
@@ -68,7 +69,7 @@ def _of_learn(curve: LearnEvidence) -> Log:
     ends = {0: curve.start_sha256, curve.steps: curve.weights_sha256}
     return Log(
         {"row_ids": curve.rows, "labels": curve.labels, _WHOLE: curve.batches}, curve.learning_rates, curve.losses,
-        dropout=curve.dropout,
+        dropout=curve.dropout, norms=curve.gradient_norms,
         weights={done: mark for done, mark in ends.items() if mark is not None}, resumed_at=curve.resumed_at,
     )  # fmt: skip
 
@@ -94,7 +95,8 @@ def logged(pair: Pair, part: Trained, *, is_due: bool | None = None) -> Mismatch
         return None
     is_due = bits_due(pair, part) if is_due is None else is_due
     exact = min(_exact(pair, part, left, right), key=lambda found: found.step, default=None)
-    bits = _bits(left, right) if is_due else _first_loss(pair, left, right) if part == "learn" else None
+    precision = pair.reference.record.spec.precision_of(part)
+    bits = _bits(left, right, precision) if is_due else _first_loss(pair, left, right) if part == "learn" else None
     found = exact if bits is None or (exact is not None and exact.step <= bits.step) else bits
     return None if found is None else _mismatch(part, found, is_due=is_due, shown=found is exact)
 
@@ -175,14 +177,18 @@ def bits_due(pair: Pair, part: Trained) -> bool:
     return bool(ours) and ours == theirs and not any(has_compiled(side, "speed") for side in sides)
 
 
-def _bits(left: Log, right: Log) -> _Apart | None:
-    """Return the first different loss, gradient norm or weights, in computation order."""
+def _bits(left: Log, right: Log, precision: Precision) -> _Apart | None:
+    """Return the first different loss, gradient norm or weights, in computation order.
+
+    Weights that differ by little may leave a loss its bits, but not change a norm by more than rounding does.
+    """
     losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
     step, norm = _first_other(losses, right.losses), _first_other(left.norms, right.norms)
     done = _first_apart(left.weights, right.weights)
     first = min((each for each in (step, norm, done) if each is not None), default=None)
     if norm is not None and norm == first and norm not in (step, done):
-        code: CauseCode = "gradient" if _is_weighed(left, norm) else "unattributed"
+        is_large = relative(left.norms[norm], right.norms[norm]) > floor_of("norm", precision)
+        code: CauseCode = "gradient" if is_large or _is_weighed(left, norm) else "unattributed"
         return _Apart(norm, "gradient", "norm", code, fact("log.norm"))
     if done is not None and (step is None or done <= step):
         return _Apart(max(done - 1, 0), "optimizer", "weights", "optimizer", fact("log.weights", step=done))

@@ -31,7 +31,7 @@ _CODES: dict[Stage, CauseCode] = {
 _RESTORED: dict[str, CauseCode] = {
     "weights": "optimizer", "moments": "optimizer", "schedule": "schedule", "generators": "rng",
 }  # fmt: skip
-_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng"}
+_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng", "gradients": "gradient"}
 
 
 def window_mismatch(pair: Pair, part: PartName) -> Mismatch | None:

@@ -37,6 +37,7 @@ def judged(changes: dict[str, Any], before: dict[str, Any] | None = None, *, oth
         ("weights", "checkpoint", "optimizer"),
         ("moments", "checkpoint", "optimizer"),
         ("weights", "processes", "optimizer"),
+        ("gradients", "processes", "gradient"),
         ("masks", "step", "rng"),
     ],
 )

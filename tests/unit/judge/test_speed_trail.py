@@ -51,7 +51,11 @@ FIRST: dict[str, tuple[dict[str, Any], str, int]] = {
     "an update whose first sign is a norm": (
         {"losses": parted(LOSSES, 5), "gradient_norms": parted(NORMS, 3), "weights": weighed(3)}, "optimizer", 2,
     ),
-    "a later norm": ({"gradient_norms": parted(NORMS, 11), "weights": weighed(14)}, "unattributed", 11),
+    "a later norm": ({"gradient_norms": parted(NORMS, 11), "weights": weighed(14)}, "gradient", 11),
+    "a later norm, by little": (
+        {"gradient_norms": [*NORMS[:11], NORMS[11] * (1 + 2e-7), *NORMS[12:]], "weights": weighed(14)},
+        "unattributed", 11,
+    ),
     "a module from a step on": (
         {"losses": parted(LOSSES, 5), "gradient_norms": parted(NORMS, 5), "weights": weighed(6)}, "operator", 5,
     ),
