@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from plumbline.environments.launch import trainer_environment
+from plumbline.environments.python_modules import module_command
 from plumbline.schema.errors import UnavailableError
 
 _SECONDS = 300.0
@@ -22,7 +23,10 @@ _LINES = {
 
 def run(args: argparse.Namespace) -> int:
     """Run the self-check in a trainer process; return the verdict's exit code."""
-    command = [sys.executable, "-m", "plumbline.train.selfcheck", *(["--device", args.device] if args.device else [])]
+    command = [
+        *module_command(sys.executable, "plumbline.train.selfcheck"),
+        *(["--device", args.device] if args.device else []),
+    ]
     timeout = _SECONDS if args.timeout is None else args.timeout
     try:
         done = subprocess.run(

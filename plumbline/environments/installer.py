@@ -15,6 +15,7 @@ from typing import Literal
 
 from plumbline.data.staging.scratch import scratch_folder
 from plumbline.environments.locks.model import Pin
+from plumbline.environments.python_modules import module_command
 from plumbline.schema.errors import UnavailableError
 from plumbline.schema.escape import redact
 
@@ -42,7 +43,7 @@ _USER_FILES = {
     "GIT_CONFIG_GLOBAL": ".gitconfig",
 }  # fmt: skip
 """Settings of pip, uv and git in the user's home, by the variable that names their place."""
-_PIP = ("-m", "pip", "--disable-pip-version-check")
+_PIP = (*module_command(sys.executable, "pip"), "--disable-pip-version-check")
 
 
 class Installer:
@@ -86,7 +87,7 @@ class Installer:
         if self._kind == "uv":
             command = ["uv", "pip", "install", "--quiet", "--no-cache", "--no-deps", "--compile-bytecode", *checked]
             return [*command, *(self._python or ["--python", sys.executable]), *self._arguments]
-        pip = [sys.executable, *_PIP, *self._python]
+        pip = [*_PIP, *self._python]
         return [*pip, "install", "--quiet", "--no-cache-dir", "--no-deps", *checked, *self._arguments]
 
     def check_index(self, pin: Pin) -> None:
@@ -110,7 +111,7 @@ class Installer:
         return tuple(part.strip() for part in lines[0].removeprefix(_VERSIONS).split(",")) if lines else ()
 
     def _listed(self, name: str) -> subprocess.CompletedProcess[str]:
-        return self._run([sys.executable, *_PIP, *self._python, "index", "versions", *self._arguments, name], name)
+        return self._run([*_PIP, *self._python, "index", "versions", *self._arguments, name], name)
 
     def _run(self, command: list[str], where: str) -> subprocess.CompletedProcess[str]:
         try:
@@ -151,7 +152,7 @@ def _has_pip_settings() -> bool:
     For example an index, a certificate or a constraint, in a variable or in a file.
     """
     # `pip config list` writes LEVEL.KEY='VALUE'.
-    done = subprocess.run([sys.executable, *_PIP, "config", "list"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*_PIP, "config", "list"], capture_output=True, text=True, check=False)
     keys = {line.partition("=")[0].rpartition(".")[2] for line in done.stdout.splitlines() if line.strip()}
     return not keys <= _HARMLESS
 

@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 from plumbline.data.staging.scratch import scratch_folder
+from plumbline.environments.python_modules import code_command
 from plumbline.schema.errors import ConfigurationError
 
 SUPPORTED = {
@@ -147,7 +148,7 @@ def refuse_crash(code: int, python: str | Path, variables: Mapping[str, str]) ->
     for name in SUPPORTED:
         if name == "python":
             continue
-        command = [str(python), "-c", f"import {name}"]
+        command = code_command(python, f"import {name}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             done = subprocess.run(
                 command, env=dict(variables), capture_output=True, timeout=_CHECK_SECONDS, check=False
@@ -178,7 +179,7 @@ def find_python(given: str | Path, key: str = "python") -> Path:
 
 def _ask(python: Path) -> dict[str, str]:
     """Run an interpreter to ask for its library versions."""
-    command = [str(python), "-c", _ASK, *(name for name in SUPPORTED if name != "python")]
+    command = [*code_command(python, _ASK), *(name for name in SUPPORTED if name != "python")]
     hint = "name an interpreter that runs on this machine"
     try:
         done = subprocess.run(

@@ -24,6 +24,7 @@ from plumbline.environments.control_groups import memory_kills, memory_limit
 from plumbline.environments.interpreter import refuse_crash, trainer_python
 from plumbline.environments.nodes import ONE_NODE, Nodes
 from plumbline.environments.parent_watch import PARENT_WATCH
+from plumbline.environments.python_modules import module_command
 from plumbline.schema.errors import (
     ConfigurationError,
     ExitCode,
@@ -77,15 +78,6 @@ def _private_folder() -> Path:
         hint = f"remove it, or set {_COMPILER_CACHE}"
         raise ConfigurationError("is not a folder of this user alone", where=str(folder), hint=hint)
     return folder
-
-
-def module_command(python: str | Path, module: str) -> list[str]:
-    """Return `python -m MODULE`, importing nothing from the working directory.
-
-    Python 3.10 does not know PYTHONSAFEPATH.
-    """
-    start = "import runpy, sys; sys.path[:] = [path for path in sys.path if path]; "
-    return [str(python), "-c", f"{start}runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
 
 
 def _processes() -> dict[int, tuple[int, str]]:
@@ -191,9 +183,9 @@ def _wait(
 
 
 def _command(python: str, spec: Path, out: Path, options: Mapping[str, object], launcher: Sequence[str]) -> list[str]:
-    start = [python, "-m", *launcher]
+    torchrun = [*module_command(python, "torch.distributed.run"), *launcher, "--no-python"] if launcher else []
     given = [part for name, value in options.items() if value not in {None, ""} for part in (f"--{name}", str(value))]
-    return [*start, "plumbline.train", str(spec), str(out), *given]
+    return [*torchrun, *module_command(python, "plumbline.train"), str(spec), str(out), *given]
 
 
 def _outcome(code: int, out: Path) -> int:

@@ -24,12 +24,12 @@ class Nodes:
     """Address of the first machine, where all meet, as `HOST:PORT`."""
 
     def launcher(self, num_processes: int) -> list[str]:
-        """Return torchrun's command for `num_processes` local processes; empty for one."""
+        """Return torchrun's options for `num_processes` local processes; empty for one."""
         if num_processes * self.count == 1:
             return []
         place = {"nnodes": self.count, "node-rank": self.rank, "rdzv-endpoint": self.first}
         meeting = [f"--{name}={value}" for name, value in place.items()] if self.count > 1 else ["--standalone"]
-        return ["torch.distributed.run", *meeting, f"--nproc-per-node={num_processes}", "-m"]
+        return [*meeting, f"--nproc-per-node={num_processes}"]
 
 
 ONE_NODE = Nodes()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from plumbline.environments.interpreter import refuse_crash, trainer_python
 from plumbline.environments.launch import trainer_environment
+from plumbline.environments.python_modules import code_command
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError, PlumblineError
 from plumbline.schema.evidence import SelfcheckEvidence
@@ -46,7 +47,7 @@ def _check_stack(
     python: Path, variables: dict[str, str], folder: Path | None = None
 ) -> tuple[SelfcheckEvidence | None, str]:
     """Train one bundled step; report failure if the trainer gives no result."""
-    command = [str(python), "-c", "import sys; from plumbline.train.__main__ import first_step; sys.exit(first_step())"]
+    command = code_command(python, "from plumbline.train.__main__ import first_step; sys.exit(first_step())")
     try:
         done = subprocess.run(
             command, env=trainer_environment(variables), capture_output=True, text=True, timeout=_TIMEOUT_SECONDS,

@@ -20,6 +20,7 @@ from plumbline.environments.installed import Base, Installed, installed_packages
 from plumbline.environments.locks.model import Lock
 from plumbline.environments.opened import START
 from plumbline.environments.package_store import PackageStore, build_once, link_files
+from plumbline.environments.python_modules import module_command
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.variables import variable
@@ -115,7 +116,7 @@ def _code_mark() -> str:
 
 
 def _fill(part: Path, packages: Mapping[str, Installed], base: Base) -> None:
-    create = [str(base.python), "-m", "venv", "--without-pip", "--symlinks", str(part)]
+    create = [*module_command(base.python, "venv"), "--without-pip", "--symlinks", str(part)]
     done = subprocess.run(create, capture_output=True, text=True, check=False)
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:200]

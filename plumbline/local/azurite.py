@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from plumbline.environments.python_modules import module_command
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import ConfigurationError, PlumblineError, UnavailableError
 from plumbline.schema.extras import require, resource
@@ -110,7 +111,7 @@ def npm_environment() -> dict[str, str]:
 
 def _pip_certificates() -> str:
     """Return the certificate file that pip and requests use, or ""."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
+    command = [*module_command(sys.executable, "pip"), "config", "list"]
     configured = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
     candidates = [*map(variable, _CERTIFICATE_VARIABLES), *reversed(_PIP_CERTIFICATE.findall(configured))]
     return next((name for name in candidates if name and Path(name).is_file()), "")

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from plumbline.environments.python_modules import module_command
 from plumbline.local.process import Child, start
 from plumbline.schema.errors import UnavailableError
 
@@ -116,7 +117,7 @@ class Database:
         self._run([self.program("initdb"), *options, *files], self._user)
         server = self.start(self._folder / "first.log")
         try:
-            tables = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+            tables = [*module_command(sys.executable, "prefect"), "server", "database", "upgrade", "--yes"]
             self._run(tables, None, PREFECT_API_DATABASE_CONNECTION_URL=self.url)
         finally:
             server.interrupt(_READY_SECONDS)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from plumbline.environments.python_modules import module_command
 from plumbline.local.process import MARK, end_marked
 
 _GRACE_SECONDS = 3.0
@@ -22,7 +23,7 @@ _GRACE_SECONDS = 3.0
 def start_guard(mark: str, folder: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a guard that ends all marked processes when its stdin closes."""
     return subprocess.Popen(
-        [sys.executable, "-m", "plumbline.local.guard", mark, str(folder)],
+        [*module_command(sys.executable, "plumbline.local.guard"), mark, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from email.utils import formatdate
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from plumbline.environments.python_modules import module_command
 from plumbline.local.azurite import install_azurite, node_binary
 from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.schema.extras import require, require_version
@@ -63,13 +64,13 @@ class Endpoints:
 def prefect_server_command(port: int) -> list[str]:
     """Return the command that starts the stock Prefect server."""
     require_version("prefect")
-    return [sys.executable, "-m", "prefect", "server", "start", "--host", _HOST, "--port", str(port)]
+    return [*module_command(sys.executable, "prefect"), "server", "start", "--host", _HOST, "--port", str(port)]
 
 
 def moto_command(port: int) -> list[str]:
     """Return the in-memory S3 server's command, with its key in `S3_KEY`."""
     require("moto")
-    return [sys.executable, "-m", "plumbline.local.s3_endpoint", str(port)]
+    return [*module_command(sys.executable, "plumbline.local.s3_endpoint"), str(port)]
 
 
 def azurite_command(port: int) -> list[str]:
@@ -87,7 +88,7 @@ def worker_command(pool: str, name: str, limit: int | None = 1) -> list[str]:
     """
     options = ["--pool", pool, "--name", name, "--type", "process"]
     bound = [] if limit is None else ["--limit", str(limit)]
-    return [sys.executable, "-m", "prefect", "worker", "start", *options, *bound]
+    return [*module_command(sys.executable, "prefect"), "worker", "start", *options, *bound]
 
 
 def store_secrets(secrets: StackSecrets) -> dict[str, str]:

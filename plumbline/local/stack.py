@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import IO, Self
 from uuid import uuid4
 
+from plumbline.environments.python_modules import module_command
 from plumbline.local import services
 from plumbline.local.guard import start_guard
 from plumbline.local.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
@@ -107,7 +108,7 @@ class Stack:
     def start_command(self, name: str, options: Sequence[str], log: str = "") -> Child:
         """Start `plumbline NAME OPTIONS` with the stack's environment."""
         child = start(
-            name, [sys.executable, "-m", "plumbline", name, *options],
+            name, [*module_command(sys.executable, "plumbline"), name, *options],
             log=self.servers.log(log) if log else None, environment=self.environment(), folder=Path.cwd(),
         )  # fmt: skip
         self._commands.append(child)

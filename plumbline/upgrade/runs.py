@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 from plumbline.environments.changes import Failure
-from plumbline.environments.launch import MICROBENCHMARKS, module_command, run_training, trainer_environment
+from plumbline.environments.launch import MICROBENCHMARKS, run_training, trainer_environment
 from plumbline.environments.loaded import BrokenLibrary, broken_library, loaded_places
 from plumbline.environments.opened import LOADED
 from plumbline.environments.parent_watch import PARENT_WATCH
+from plumbline.environments.python_modules import module_command
 from plumbline.environments.virtual_environments import Environment
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
