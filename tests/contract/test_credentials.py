@@ -206,15 +206,19 @@ def test_credentials_that_have_ended_when_they_arrive_are_refused_access(tokens:
 @pytest.mark.parametrize(
     ("variables", "content", "words"),
     [
-        ({"AWS_PROFILE": "gone"}, "", "check the credentials"),
+        ({"AWS_PROFILE": "gone"}, "", "check AWS_PROFILE"),
         # The locks have no awscrt, without which botocore reads no session of `aws login`.
         ({"AWS_PROFILE": "login"}, "[profile login]\nlogin_session = arn:aws:iam::1:user/me\n", "pip install awscrt"),
-        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = /gone/tool\n", "check the credentials"),
-        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = echo no-json\n", "check the credentials"),
+        ({"AWS_PROFILE": "tool"}, "[profile tool]\ncredential_process = /gone/tool\n", "/gone/tool: No such"),
+        (
+            {"AWS_PROFILE": "tool"},
+            "[profile tool]\ncredential_process = echo no-json\n",
+            "credential_process prints no JSON",
+        ),
         (
             {"AWS_WEB_IDENTITY_TOKEN_FILE": "/gone/token", "AWS_ROLE_ARN": "arn:aws:iam::1:role/pod"},
             "",
-            "check the credentials",
+            "AWS_WEB_IDENTITY_TOKEN_FILE: No such file",
         ),
     ],
     ids=["no profile", "login", "no tool", "damaged tool", "no token"],
@@ -398,7 +402,7 @@ def test_an_ended_token_of_azure_is_named(clean_environment: pytest.MonkeyPatch)
     ("said", "refusal", "hint"),
     [
         ("invalid_grant: Token has been expired or revoked.", Refusal.ENDED, "gcloud auth application-default login"),
-        ("Reauthentication is needed. Please run `gcloud auth application-default login`", Refusal.ENDED, "gcloud"),
+        ("Reauthentication is needed", Refusal.ENDED, "gcloud"),
         ("invalid_grant: Invalid JWT: Token must be in a reasonable timeframe.", Refusal.CLOCK, "time service"),
         ("invalid_grant: Invalid JWT Signature.", Refusal.CREDENTIALS, "GOOGLE_APPLICATION_CREDENTIALS"),
     ],

@@ -82,7 +82,9 @@ def find_access(account: str) -> AzureAccess:
     pattern = variable("PLUMBLINE_AZURE_ENDPOINT", "https://{account}.blob.core.windows.net")
     endpoint = pattern.replace("{account}", account)
     text = variable("AZURE_STORAGE_CONNECTION_STRING")
-    if f"AccountName={account};" in f"{text};":
+    # The portal's string with a SAS names the account in its addresses alone.
+    address = rf"(?i)\bBlobEndpoint=https?://({account}\.|[^/;]+/{account}([/;]|$))"
+    if f"AccountName={account};" in f"{text};" or re.search(address, text):
         from azure.core.utils import parse_connection_string
 
         given = parse_connection_string(text)

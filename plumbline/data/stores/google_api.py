@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from plumbline.data.stores.foreign_errors import cause_of
 from plumbline.data.stores.protocol import StoreUnavailableError
 from plumbline.data.stores.service_errors import GOOGLE, Answer, no_credentials, response_error, unsendable
 from plumbline.schema.errors import AccessError, ConfigurationError, PlumblineError, Refusal
@@ -145,7 +146,7 @@ class GoogleApi:
                 raise refused from error
             raise StoreUnavailableError(f"no answer: {type(error).__name__}", where=self._where) from error
         except Exception as error:
-            raise no_credentials(GOOGLE, self._where, why=type(error).__name__) from error
+            raise no_credentials(GOOGLE, self._where, why=cause_of(error)) from error
         if response.status_code in expected:
             return response
         with response:
@@ -174,8 +175,7 @@ def credentials_error(error: Any, where: str) -> PlumblineError:
     # The metadata server or the token service does not answer, as in a pod's first seconds.
     if getattr(error, "retryable", False) or (isinstance(error, TransportError) and _status(error) != 404):
         return StoreUnavailableError(f"no access token: {name}", where=where)
-    said = next((text for text in error.args[:1] if isinstance(text, str)), "")
-    return no_credentials(GOOGLE, where, why=": ".join(filter(None, (name, said))))
+    return no_credentials(GOOGLE, where, why=cause_of(error))
 
 
 def _status(error: Any) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 from plumbline.data.stores.body import Body, HttpBody, body_of, content_md5, media_type, opened, range_of
 from plumbline.data.stores.direct import DirectResponse
+from plumbline.data.stores.foreign_errors import cause_of
 from plumbline.data.stores.opening import Timeouts
 from plumbline.data.stores.protocol import (
     BucketMissingError,
@@ -93,7 +94,7 @@ class S3Store:
         try:
             client = session.create_client("s3", region_name=self._region, config=config)
         except (BotoCoreError, ValueError) as error:
-            text = f"the S3 client cannot be created: {type(error).__name__}"
+            text = f"the S3 client cannot be created: {cause_of(error)}"
             raise ConfigurationError(text, where=self.url, hint="check AWS_* and the profile") from error
         with api_errors(self.url):
             reads = S3Reads(

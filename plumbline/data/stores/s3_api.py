@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from plumbline import __version__
 from plumbline.data.stores.body import retry_after
 from plumbline.data.stores.direct import DirectReads, DirectResponse
+from plumbline.data.stores.foreign_errors import cause_of
 from plumbline.data.stores.protocol import StoreUnavailableError
 from plumbline.data.stores.service_errors import S3, Answer, no_credentials, response_error, unsendable
 from plumbline.schema.errors import ConfigurationError, PlumblineError
@@ -52,7 +53,7 @@ def credential_errors(where: str, profile: str = "") -> Iterator[None]:
     A role's token service answers with its own `ClientError`. Files and tools of credentials fail with errors of the
     system, and botocore raises `RuntimeError` for renewed credentials that have ended already.
     """
-    from botocore.exceptions import BotoCoreError, ClientError, MissingDependencyException
+    from botocore.exceptions import ClientError, MissingDependencyException
 
     service = replace(S3, login=f"`aws sso login --profile {profile}`, or renew its credentials") if profile else S3
     try:
@@ -70,9 +71,7 @@ def credential_errors(where: str, profile: str = "") -> Iterator[None]:
     except PlumblineError:
         raise
     except Exception as error:
-        # The text of an error that is not botocore's may repeat a key.
-        why = type(error).__name__ + (f": {error}" if isinstance(error, BotoCoreError) else "")
-        raise (_passing_error(error, where) or no_credentials(service, where, why=why)) from error
+        raise (_passing_error(error, where) or no_credentials(service, where, why=cause_of(error))) from error
 
 
 def find_credentials(session: Any, where: str) -> Any:
@@ -119,12 +118,11 @@ def _call_error(error: Exception, where: str) -> PlumblineError:
         return refused
     if passing := _passing_error(error, where):
         return passing
-    name = type(error).__name__
     # Credentials may also end between their check and the signature of a request.
     credentials = (exceptions.CredentialRetrievalError, exceptions.NoCredentialsError, RuntimeError)
     if isinstance(error, credentials):
-        return no_credentials(S3, where, why=name)
-    return ConfigurationError(f"the S3 client refuses: {name}", where=where)
+        return no_credentials(S3, where, why=cause_of(error))
+    return ConfigurationError(f"the S3 client refuses: {cause_of(error)}", where=where)
 
 
 def _passing_error(error: Exception, where: str) -> StoreUnavailableError | None:
@@ -136,7 +134,7 @@ def _passing_error(error: Exception, where: str) -> StoreUnavailableError | None
     )  # fmt: skip
     if not isinstance(error, passing):
         return None
-    return StoreUnavailableError(f"no answer: {type(error).__name__}", where=where)
+    return StoreUnavailableError(f"no answer: {cause_of(error)}", where=where)
 
 
 _LINK_SECONDS = 3600

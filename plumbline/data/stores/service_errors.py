@@ -23,6 +23,7 @@ from plumbline.data.stores.protocol import (
 )
 from plumbline.schema.errors import AccessError, ConfigurationError, PlumblineError, Refusal
 from plumbline.schema.escape import clean, without_secrets
+from plumbline.schema.variables import secret_values
 
 
 class ProtectedError(ConfigurationError):
@@ -209,10 +210,10 @@ def _cause(text: str) -> tuple[_Kind, str] | None:
 
 def sentence_of(message: str) -> str:
     """Return a service's error message in one line, without secrets."""
-    lines = message.splitlines()
+    lines = without_secrets(message, secret_values()).splitlines()
     said = [line.partition(":")[2] for line in lines if line.lower().startswith(_DETAIL)]
     said = said or [line for line in lines if not _NOISE.match(line)]
-    return clean(_SIGNED.sub(r"\1***", without_secrets(" ".join(said), ())), _SENTENCE_CHARS)
+    return clean(_SIGNED.sub(r"\1***", " ".join(said)), _SENTENCE_CHARS)
 
 
 def no_credentials(service: Service, where: str, key: str = "", why: str = "", hint: str = "") -> AccessError:

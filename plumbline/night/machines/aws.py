@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from plumbline.data.stores.foreign_errors import cause_of
 from plumbline.data.stores.s3_api import find_credentials
 from plumbline.schema.errors import AccessError, ConfigurationError, PlumblineError, UnavailableError
 
@@ -50,7 +51,7 @@ class AutoScalingGroup:
         except ClientError as error:
             raise self._refusal(error.response.get("Error", {})) from error
         except Exception as error:
-            raise UnavailableError(f"{type(error).__name__}: {error}", where=self._url) from error
+            raise UnavailableError(cause_of(error), where=self._url) from error
 
     def _refusal(self, answer: dict[str, str]) -> PlumblineError:
         code, text = answer.get("Code", ""), answer.get("Message", "")
