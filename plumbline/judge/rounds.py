@@ -172,7 +172,8 @@ def rerun_problem(record: LoadedRecord, rerun: LoadedRecord) -> Statement:
     own, other = (side.record.fingerprint.hardware_class for side in (record, rerun))
     if other != own:
         return fact("rerun.ran-on", machine=other, training=own)
-    if rerun.record.spec.speed != record.record.spec.speed:
+    # An ordered rerun has the derived spec; deriving it again changes nothing.
+    if rerun.record.spec.speed_alone != record.record.spec.speed_alone:
         return fact("rerun.different-spec")
     try:
         missing = next((finding.detail for finding in whole(rerun).defects("rerun")), "")

@@ -278,7 +278,7 @@ class SpeedEvidence(Model):
     peak_memory_bytes: Count | None = None
     """Of the accelerator during the measured steps; on a CPU, the process's own."""
     peak_host_memory_bytes: Count | None = None
-    """Of the process, from its start."""
+    """Of the process during the measured steps."""
     microbenchmarks: Counts = {}
     """`gemm_flops`, `device_copy_bytes_per_second`, `host_copy_bytes_per_second`, `disk_read_bytes_per_second`,
     `host_gemm_flops`, each measured before the part (`name`) and after its measured steps (`name_after`)."""

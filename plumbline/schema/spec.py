@@ -281,7 +281,10 @@ class RunSpec(Model):
 
     @property
     def speed_alone(self) -> RunSpec:
-        """Return the spec of the throughput run alone, without portable checks."""
+        """Return the spec of the throughput run alone, without portable checks; of this spec, the spec itself.
+
+        Two trainings measure the same throughput if these specs are equal.
+        """
         if self.speed is None:
             return self
         return self.replace(probe=None, learn=None, speed=self.speed.replace(checks=False))

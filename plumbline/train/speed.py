@@ -147,8 +147,6 @@ class SpeedRun:
         engine.observer = trail
         prover = Prover(engine, context.proven("speed"))
         trail.weigh(engine, 0)
-        if context.ranks.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
         measured: int | None = None
         began = 0.0
         with contextlib.ExitStack() as sampling:
@@ -162,6 +160,7 @@ class SpeedRun:
                 if measured is None and (step + 1 >= LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
                     self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
+                    _reset_peak_memory(context.ranks.device)
                     sampling.enter_context(self._sampler)
                     began = time.perf_counter()
                 elif measured is not None and step + 1 - measured >= speed.steps:
@@ -280,6 +279,14 @@ class SpeedRun:
             portable=self._windows.evidence() if self._windows else None,
             production=self._production,
         )
+
+
+def _reset_peak_memory(device: torch.device) -> None:
+    """Forget the peaks so far: a rerun trains `speed` alone, without proofs, and must measure the same."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):  # not on Linux
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _peak_memory(device: torch.device, host: int | None) -> int | None:

@@ -111,9 +111,10 @@ class StubWorkers:
         *,
         measure: Measurement = lambda _: {},
         login: str = "",
+        rerun: Path | None = None,
     ) -> None:
         self._suite = suite
-        self._record = record
+        self._record, self._rerun = record, rerun or record
         self._work = work
         self._behave = behave
         self._measure = measure
@@ -186,7 +187,7 @@ class StubWorkers:
 
     def _deliver(self, order: dict[str, Any], changes: dict[str, Any]) -> None:
         folder = self._work / order["record_id"]
-        shutil.copytree(self._record, folder)
+        shutil.copytree(self._rerun if "rerun" in order["record_id"] else self._record, folder)
         content = json.loads((folder / RECORD_NAME).read_bytes())
         content |= {name: order[name] for name in ("record_id", "platform", "round_id", "attempt", "nonce", "spec")}
         content["spec_sha256"] = RunSpec.model_validate(order["spec"]).digest

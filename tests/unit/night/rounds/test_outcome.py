@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from plumbline.judge.rounds import rerun_problem
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import Absence
 from plumbline.night.rounds.outcome import absent_result, headline, join, sum_up
 from plumbline.night.rounds.plan import Assignment, night_of
+from plumbline.records import LoadedRecord
+from plumbline.schema.fact import fact
+from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
 from tests.kept_results import kept
 from tests.said import said
 from tests.unit.judge.conftest import spec
+from tests.unit.judge.made_speed import only
 
 headline, join, sum_up = kept(headline), kept(join), kept(sum_up)
 
@@ -177,3 +182,16 @@ def test_reruns_and_an_ab_measure_the_speed_alone() -> None:
     ):  # fmt: skip
         round_ = Round("20261120-020000-abc", make_round().suite, {"w": made})
         assert round_.order(Assignment("aws", "w", what), 0).spec.parts == parts
+
+
+def test_an_ordered_rerun_is_comparable_with_its_night() -> None:
+    def ran(spec: RunSpec) -> LoadedRecord:
+        made = only()
+        return LoadedRecord(made.record.replace(spec=spec.to_json(), spec_sha256=spec.digest), made.folder)
+
+    night = spec().replace(speed={"steps": 100})
+    round_ = Round("20261120-020000-abc", make_round().suite, {"w": night})
+    ordered = ran(round_.order(Assignment("aws", "w", "rerun"), 0).spec)
+    assert rerun_problem(ran(night), ordered) == ""
+    for other in (night.replace(batch_size=8), night.replace(speed={"steps": 100, "precision": "fp32"})):
+        assert rerun_problem(ran(other), ordered) == fact("rerun.different-spec")
