@@ -183,6 +183,10 @@ def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
     # As many rows in shards of a different size: nothing shows that they differ.
     found, _ = both(data, side(unread(2)), side(unread(1, size=16, mark="f")))
     assert why(found[0]).startswith("the shards divide the dataset differently: nothing shows whether it differs in")
+    # The batches say more: these rows are read in a different order.
+    swapped = list(range(ROWS))[::-1]
+    found, _ = both(data, side(unread(2)), side(unread(1, size=16, mark="f"), order=swapped))
+    assert found == []
     # The same rows in other files, known by the digest of rows.
     same, others = (side(unread(2, mark=mark, rows="a" * 64)) for mark in "ef")
     assert both(data, same, others) == ([], [])
