@@ -10,16 +10,14 @@ from functools import cached_property
 import numpy as np
 
 from plumbline.judge.gaps import Gap
+from plumbline.judge.lost_proofs import lost_proofs
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.required import gaps
 from plumbline.judge.taps import unequal_taps
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.evidence import Evidence
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import PARTS
 from plumbline.schema.verdict import Finding, Outcome
 
 
@@ -103,41 +101,10 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
 
     The side that lacks it is `reference`, `candidate`, or `either` if the records do not show which one.
     """
-    left, right = reference.record.evidence, candidate.record.evidence
-    yield from unequal_taps(left, right)
+    left, right = reference.record, candidate.record
+    yield from unequal_taps(left.evidence, right.evidence)
     yield from unequal_rows(reference, candidate)
-    yield from (("candidate", gap.finding("candidate")) for gap in _lost_by(right, left))
-
-
-def _lost_by(found: Evidence, known: Evidence) -> Iterator[Gap]:
-    """Yield gaps for checks and proofs that only `known` has."""
-    checks = [side.production for side in (known, found)]
-    is_lost = checks[1] is not None and bool(checks[1].lost)
-    has_kernels = [each is not None and bool(each.kernels) for each in checks]
-    wanted, held = (_named_checks(each, kernels=has_kernels[1]) for each in checks)
-    if found.speed and not is_lost and not wanted <= held:
-        yield Gap("production.evidence", "checks", fact("gap.checks"))
-    for part in ("probe", "learn") if is_lost else PARTS:
-        proofs = [each.proofs if (each := getattr(side, part)) else () for side in (known, found)]
-        # Without their forms in fp64 the outputs and gradients of modules prove nothing. A proof lists `state` only if
-        # it changed. Which steps these are, each night draws anew.
-        wanted, held = ({str(e.stage) for proof in each for e in proof.errors} - {"state"} for each in proofs)
-        # Beside compiled kernels, a step of the plain modules is proven, too.
-        fewest = len(proofs[0]) - (part == "speed" and has_kernels[0] and not has_kernels[1])
-        if getattr(found, part) and (len(proofs[1]) < fewest or not wanted <= held):
-            text = fact("gap.proofs", part=part)
-            yield Gap("proof.steps", fact("gap.proven-steps"), text, "inconclusive", len(proofs[0]), len(proofs[1]))
-
-
-def _named_checks(checks: ProductionEvidence | None, *, kernels: bool) -> set[str]:
-    """Return the names of a record's production checks, without inner modules.
-
-    `kernels`: with those of compiled kernels, which a machine that compiles nothing has none of.
-    """
-    if checks is None:
-        return set()
-    names = {name for name, _ in checks.formula if not name.startswith("forward ") or name == "forward logits"}
-    return names | {f"{each.stage} {each.name} of kernels" for each in checks.kernels if kernels}
+    yield from (("candidate", gap.finding("candidate")) for gap in lost_proofs(left, right))
 
 
 def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[tuple[str, Finding]]:

@@ -14,7 +14,7 @@ ORDER: tuple[ProofStage, ...] = ("state", "forward", "loss", "gradient", "clippe
 
 
 class ProofError(Model):
-    """Largest or excessive distance of a tensor from its definition."""
+    """Distance of a tensor from its definition."""
 
     stage: ProofStage
     name: Label
@@ -44,9 +44,13 @@ class Proof(Model):
 
     step: Step
     errors: tuple[ProofError, ...] = Field(max_length=10_000, fail_fast=True)
-    """In the order of computation."""
+    """One of each tensor that was compared with its definition, in the order of computation."""
     tensors: Count
-    """Number of tensors that were compared with their definitions."""
+    """Number of these tensors; records of older versions list the largest errors alone."""
+    skipped: bool = False
+    """Whether fp16's loss scaling skipped the step: the next one is checked instead."""
     draws: tuple[Draws, ...] = Field(default=(), max_length=10_000, fail_fast=True)
     lost: Text = ""
-    """Why there is no proof of this step."""
+    """Why there is no proof of this step, or of some of its tensors."""
+    lacks_memory: bool = False
+    """Whether it is a shortage of memory, which is no property of the model or its settings."""

@@ -34,6 +34,11 @@ def proof_limit(found: ProofError) -> float:
     return limits.PROOF["optimizer"] if found.stage == "optimizer" else sum_limit(found.stage, found.dtype, found.terms)
 
 
+def is_over(found: ProofError) -> bool:
+    """Return whether a tensor's distance exceeds its limit or is not finite."""
+    return found.error is None or not found.error <= proof_limit(found)
+
+
 def clipping_limit(precision: Precision, model: ModelEvidence | None) -> float:
     """Return the maximum relative error of a gradient's norm that a native norm has clipped."""
     longest = max((math.prod(each.shape) for each in model.parameters), default=0) if model is not None else 0

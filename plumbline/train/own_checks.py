@@ -27,7 +27,7 @@ from plumbline.train.engine_state import Start, borrowed, without_dropout
 from plumbline.train.failure import MODULE_ERRORS, TrainingFailedError
 from plumbline.train.families import attention_of_double
 from plumbline.train.numerics import apply_settings
-from plumbline.train.proof import Prover, is_over
+from plumbline.train.proof import Prover, has_fault
 from plumbline.train.proof_modules import KINKED
 from plumbline.train.ranks import Ranks
 from plumbline.train.recorder import Recorder
@@ -57,7 +57,7 @@ class OwnChecks:
         if lost:
             return ProductionEvidence(lost=lost["checks"])
         for place, proofs in enumerate(zip(*(proofs for _, proofs in everyone), strict=True), num):
-            self._proofs[place] = next((proof for proof in proofs if is_over(proof)), self._proofs[place])
+            self._proofs[place] = next((proof for proof in proofs if has_fault(proof)), self._proofs[place])
         return _worst([ProductionEvidence.model_validate(checks) for checks, _ in everyone])
 
     def _run(self, engine: Engine, opened: Engine, at: int, batch: Batch) -> ProductionEvidence:

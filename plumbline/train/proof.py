@@ -15,20 +15,18 @@ from typing import Any
 import torch
 
 from plumbline.schema.proof import ORDER, Proof, ProofError
-from plumbline.schema.tolerance import is_off, native_norm_limit, proof_limit
+from plumbline.schema.tolerance import is_off, is_over, native_norm_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import checksum, finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
-from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
 from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.repeated import Repeated, chances
 from plumbline.train.summaries import aside
 from plumbline.train.tasks import IGNORED
 from plumbline.train.update import UpdateCheck
 
-_MOST = 200
-"""Maximum number of tensors beyond their limits that a proof lists."""
 _CLIPPING = 1e-6
 """What torch adds to the norm by which it divides."""
 
@@ -47,6 +45,7 @@ class Prover(Observer):
         self._found: list[Found] = []
         self._lost: dict[str, str] = {}
         """What could not be computed in fp64, and why."""
+        self._lacks_memory = False
         self._modules: ModuleProofs | None = None
         self._labels: torch.Tensor | None = None
         self._scale, self._skipped = 1.0, False
@@ -104,7 +103,7 @@ class Prover(Observer):
 
     def starts(self, step: int) -> None:
         """Hook the modules, unless the model is compiled."""
-        self._step, self._found, self._lost = step, [], {}
+        self._step, self._found, self._lost, self._lacks_memory = step, [], {}, False
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
         self._update = UpdateCheck(self._engine)
         if not self._engine.is_compiled:
@@ -128,6 +127,7 @@ class Prover(Observer):
             mean, slope = self._defined(logits, labels)
             moved, moved_slope = self._defined(logits, labels, dtype)
         except MODULE_ERRORS as reason:  # such as too little memory for logits in fp64
+            self._lacks_memory = is_out_of_memory(reason)
             self._lost["loss"] = f"{type(reason).__name__}: {reason}".splitlines()[0][:160]
             return
         unit = unit_of(dtype)
@@ -219,8 +219,11 @@ class Prover(Observer):
         formless = [found.name for found, error in zip(self._found, errors, strict=True) if error == NO_FORM]
         lost = {**lost, **self._lost, **dict.fromkeys(formless, "not finite in fp64")}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
+        listed.sort(key=lambda each: ORDER.index(each.stage))
+        lacks_memory = self._lacks_memory or (self._modules is not None and self._modules.lacks_memory)
         proof = Proof(
-            step=self._step, errors=_kept(listed), tensors=len(listed), draws=draws, lost=why,
+            step=self._step, errors=tuple(listed), tensors=len(listed), draws=draws, lost=why,
+            lacks_memory=lacks_memory,
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}
@@ -229,7 +232,7 @@ class Prover(Observer):
         """Check the next step instead of one that loss scaling skips: some of its numbers are beyond fp16."""
         self.add(self._step + 1)
         lost = "loss scaling skipped the step"
-        self.proofs.append(Proof(step=self._step, errors=(), tensors=0, lost=lost).to_json())
+        self.proofs.append(Proof(step=self._step, errors=(), tensors=0, skipped=True, lost=lost).to_json())
 
 
 def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -241,23 +244,7 @@ def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return (losses * counted).sum() / counted.sum().clamp_min(1)
 
 
-def _kept(errors: list[ProofError]) -> tuple[ProofError, ...]:
-    """Select the largest error of each kind, and those beyond limits."""
-    largest: dict[tuple[str, str, str], int] = {}
-    for place, each in enumerate(errors):
-        key = (each.stage, each.kind, each.dtype)
-        if key not in largest or _ratio(each) > _ratio(errors[largest[key]]):
-            largest[key] = place
-    over = [place for place, each in enumerate(errors) if not _ratio(each) <= 1][:_MOST]
-    kept = [errors[place] for place in sorted({*largest.values(), *over})]
-    return tuple(sorted(kept, key=lambda each: ORDER.index(each.stage)))
-
-
-def is_over(proof: Mapping[str, Any]) -> bool:
+def has_fault(proof: Mapping[str, Any]) -> bool:
     """Return whether a checked tensor exceeds its limit, or dropout misses its rate."""
     found = Proof.model_validate(proof)
-    return any(not _ratio(each) <= 1 for each in found.errors) or any(map(is_off, found.draws))
-
-
-def _ratio(each: ProofError) -> float:
-    return math.inf if each.error is None else each.error / proof_limit(each)
+    return any(map(is_over, found.errors)) or any(map(is_off, found.draws))

@@ -22,7 +22,7 @@ from plumbline.schema.proof import Draws, ProofStage
 from plumbline.schema.tolerance import sum_limit
 from plumbline.train.calls import first_tensor
 from plumbline.train.engine import Engine
-from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
 from plumbline.train.native_draws import Draw, NativeDraws, drops
 from plumbline.train.repeated import MOST_TRIALS, Repeated, in_double
 from plumbline.train.summaries import aside
@@ -152,6 +152,7 @@ class ModuleProofs:
         self._handles: list[Any] = []
         self.lost: dict[str, str] = {}
         """Modules without a form in fp64, and why."""
+        self.lacks_memory = False
         for name, module in regions(engine.bare):
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
@@ -198,6 +199,7 @@ class ModuleProofs:
         try:
             return compute()
         except MODULE_ERRORS as error:
+            self.lacks_memory |= is_out_of_memory(error)
             self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
             return None
 

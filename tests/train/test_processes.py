@@ -18,11 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from plumbline.environments.launch import run_training
 from plumbline.judge import compare
-from plumbline.judge.rungs.proven import is_over
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import Exit, read_record
 from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.schema.tolerance import is_over
 from plumbline.train import engine, speed
 from plumbline.train.portable.probe_windows import ProbeWindows
 from tests.said import said

@@ -13,13 +13,13 @@ import torch
 
 from plumbline.data.datasets.publish import publish_weights
 from plumbline.judge import compare
-from plumbline.judge.rungs.proven import is_over
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.portable_parts import speed_places
 from plumbline.schema.proof import Proof
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import OptimizerSpec, RunSpec, SpeedSpec
+from plumbline.schema.tolerance import is_over
 from plumbline.schema.verdict import Judgement
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine

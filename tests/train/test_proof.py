@@ -13,10 +13,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from plumbline.judge.rungs.proven import is_over
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec, SpeedSpec
-from plumbline.schema.tolerance import is_off, proof_limit
+from plumbline.schema.tolerance import is_off, is_over, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.model import build_model

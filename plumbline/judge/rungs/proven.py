@@ -17,7 +17,7 @@ from plumbline.schema.portable_parts import parts
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, PARTS
-from plumbline.schema.tolerance import is_off, proof_limit
+from plumbline.schema.tolerance import is_off, is_over, proof_limit
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
 
 _CODES: dict[str, tuple[Stage, CauseCode, str]] = {
@@ -37,9 +37,10 @@ def proofs_of(record: RunRecord, part: str) -> tuple[Proof, ...]:
 
 def unproven(record: RunRecord, part: str) -> Mismatch | None:
     """Return the first tensor of a training part that contradicts its definition."""
+    rate = getattr(getattr(record.spec, part), "dropout", 0.0)
     for proof in proofs_of(record, part):
-        if (drawn := next((draws for draws in proof.draws if is_off(draws)), None)) is not None:
-            return _off_draws(part, proof, drawn)
+        if (drawn := next((draws for draws in proof.draws if draws.rate != rate or is_off(draws)), None)) is not None:
+            return _off_draws(part, proof, drawn, rate)
         if (found := next((each for each in proof.errors if is_over(each)), None)) is not None:
             return _off(record, part, proof, found)
     return None
@@ -74,16 +75,17 @@ def proof_notes(pair: Pair) -> Iterator[Note]:
 
 
 def proof_findings(pair: Pair) -> Iterator[Finding]:
-    """Yield `inconclusive` for each part that proves nothing where bits may differ.
+    """Yield `inconclusive` for each part that proves nothing, or lacks memory for a proof, where bits may differ.
 
-    A reason that the reference shares is one of the model or its settings, and no machine's own.
+    A reason that the reference shares is one of the model or its settings; a shortage of memory never is.
     """
     for part in PARTS:
         left, right = (proofs_of(side.record, part) for side in (pair.reference, pair.candidate))
-        if any(proof.tensors for proof in right) or not other_kernels(pair, part):
+        if not other_kernels(pair, part):
             continue
-        shared = {proof.lost for proof in left}
-        if why := next((proof.lost for proof in right if proof.lost not in shared), ""):
+        shared = {proof.lost for proof in left} if not any(proof.errors for proof in right) else None
+        lost = (proof for proof in right if proof.lacks_memory or (shared is not None and proof.lost not in shared))
+        if why := next((proof.lost for proof in lost), ""):
             detail = fact("proof.nothing", part=part, why=why)
             yield Finding(check="proof.steps", outcome="inconclusive", metric=fact("gap.proven-steps"), detail=detail)
 
@@ -93,11 +95,6 @@ def _calls(proof: Proof) -> dict[float, int]:
     for draws in proof.draws:
         calls[draws.rate] = calls.get(draws.rate, 0) + draws.calls
     return calls
-
-
-def is_over(found: ProofError) -> bool:
-    """Return whether an error exceeds its limit or is not finite."""
-    return found.error is None or not found.error <= proof_limit(found)
 
 
 def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:
@@ -128,11 +125,13 @@ def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
     return fewest if error <= limits.COARSE_UNITS * 2.0**-fewest else None
 
 
-def _off_draws(part: str, proof: Proof, draws: Draws) -> Mismatch:
+def _off_draws(part: str, proof: Proof, draws: Draws, wanted: float) -> Mismatch:
     why: Statement = fact("proof.draws", name=draws.name, part=part, step=proof.step, rate=draws.rate)
+    if draws.rate != wanted:
+        why = fact("stated.dropout", part=part, dropout=draws.rate, wanted=wanted)
     finding = Finding(
         check="proof.draws", outcome="drift", metric=fact("proof.dropped", name=draws.name, part=part, step=proof.step),
-        observed=1 - draws.kept / draws.elements if draws.elements else None, limit=draws.rate, detail=why,
+        observed=1 - draws.kept / draws.elements if draws.elements else None, limit=wanted, detail=why,
     )  # fmt: skip
     at = Divergence(stage="rng", step=proof.step, at=draws.name)
     return Mismatch("rng", at, (finding,), (Suspicion("rng", why, shown=True),), basis="proven")

@@ -84,8 +84,6 @@ def test_dropout_that_is_not_called_is_a_drift_on_any_machine() -> None:
     assert (found.verdict, codes(found)) == ("drift", ["rng"])
     # A compiled model's modules are not seen, and count no call; its plain modules prove a later step.
     compiled = {"step": 0, "errors": [HONEST | {"stage": "optimizer", "name": "head.weight"}], "tensors": 1}
-    sides = [(proof(draws=(draws,)), proof(9)), (compiled, proof(9))]
-    assert compare(*(record("speed", *proofs) for proofs in sides), throughput=False).verdict == "pass"
     kernels = [{"stage": "gradient", "name": "head.weight", "error": 4e-3, "eager": 4e-3}]
     ran = whole(
         checked_speed(kernels=kernels),
@@ -144,7 +142,8 @@ def test_a_part_without_any_proven_tensor_is_no_pass_between_kernels_unless_the_
     part: str,
 ) -> None:
     def without(why: str, **fingerprint: Any) -> LoadedRecord:
-        proofs = {"proofs": [{"step": 0, "errors": [], "tensors": 0, "lost": why}]}
+        is_short = "MemoryError" in why
+        proofs = {"proofs": [{"step": 0, "errors": [], "tensors": 0, "lost": why, "lacks_memory": is_short}]}
         changes = [checked_speed(), lambda content: content["evidence"][part].update(proofs)]
         return whole(*changes, fingerprint=fingerprint)
 
@@ -152,8 +151,9 @@ def test_a_part_without_any_proven_tensor_is_no_pass_between_kernels_unless_the_
     reference = without(shards)
     assert compare(reference, without(shards, **other_kernel()), throughput=False).verdict == "pass"
     assert compare(reference, without(memory), throughput=False).verdict == "pass"  # equal bits are due, and are there
-    found = compare(reference, without(memory, **other_kernel()), throughput=False)
-    assert found.verdict == "inconclusive"
+    for side in (reference, without(memory)):  # a shortage is no property of the model that both sides share
+        found = compare(side, without(memory, **other_kernel()), throughput=False)
+        assert found.verdict == "inconclusive"
     (finding,) = [finding for finding in found.findings if finding.outcome == "inconclusive"]
     assert memory in said(finding.detail)
 
