@@ -68,7 +68,8 @@ def spec_of(world: World, precision: str) -> Path:
         "data": {**plain.data.to_json(), "sequence_length": LENGTH},
         "probe": {"steps": 6, "portable_steps": 4, "evaluation_rows": EVALUATION_ROWS},
         "speed": {**every, "checks": True},
-        "learn": {**every, "evaluate_every": 5, "checkpoint_every": 10, "evaluation_rows": EVALUATION_ROWS},
+        "learn": {**every, "evaluate_every": 5, "checkpoint_every": 10, "evaluation_rows": EVALUATION_ROWS,
+            "expect": "chance"},
     })  # fmt: skip
     path = world.root / "specs" / f"benign-{precision}.json"
     write_spec(spec, path)

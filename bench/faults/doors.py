@@ -28,7 +28,10 @@ def spec_of(world: World) -> Path:
         "data": {**plain.data.to_json(), "sequence_length": 64},
         "probe": {"steps": 6, "portable_steps": 4, "evaluation_rows": EVALUATION_ROWS},
         "speed": {**every, "steps": 16, "checks": True},
-        "learn": {**every, "steps": 12, "evaluate_every": 6, "checkpoint_every": 12, "evaluation_rows": 28},
+        "learn": {
+            **every, "steps": 12, "evaluate_every": 6, "checkpoint_every": 12, "evaluation_rows": 28,
+            "expect": "chance",
+        },
     })  # fmt: skip
     path = world.root / "specs" / "doors.json"
     write_spec(spec, path)

@@ -67,7 +67,8 @@ def production_spec(world: World, workload: str, seed: int) -> Path:
         "probe": {"steps": 5, "portable_steps": 2, "evaluation_rows": _EVALUATION_ROWS},
         "speed": {"steps": 10, **settings},
         "learn": {
-            "steps": 48, "evaluate_every": 16, "checkpoint_every": 24, "evaluation_rows": _EVALUATION_ROWS, **learn,
+            "steps": 48, "evaluate_every": 16, "checkpoint_every": 24, "evaluation_rows": _EVALUATION_ROWS,
+            "expect": "chance", **learn,
         },
     })  # fmt: skip
     write_spec(spec, path)

@@ -22,9 +22,11 @@ from plumbline.train.weights import make_weights
 
 TRAIN_ROWS, EVALUATION_ROWS, ROWS_PER_SHARD = 256, 28, 64
 STEPS, BATCH, LENGTH = 12, 8, 32
-PROBE = {"steps": STEPS, "portable_steps": STEPS, "evaluation_rows": EVALUATION_ROWS, "expect": "chance"}
+PROBE = {"steps": STEPS, "portable_steps": STEPS, "evaluation_rows": EVALUATION_ROWS}
 """Portable windows cover all steps, as a fault may begin at the last."""
-LEARN = {"steps": 96, "evaluate_every": 32, "checkpoint_every": 48, "evaluation_rows": EVALUATION_ROWS}
+LEARN = {
+    "steps": 96, "evaluate_every": 32, "checkpoint_every": 48, "evaluation_rows": EVALUATION_ROWS, "expect": "chance",
+}  # fmt: skip
 """The learning curve: three epochs, each with an evaluation."""
 Alteration = Callable[["Content", list[int], int], None]
 
