@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
 import sysconfig
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from plumbline.schema.variables import variable
 _LOCKS_FOLDER = "locks"
 _MOST_LOCKS = 30
 """Number of locks to keep: about a month of nightly upgrades."""
+
 
 _SECONDS = 60.0
 _ASK = """
@@ -116,7 +119,9 @@ class Installed:
     root: Path
     """The folder on `sys.path` that holds it."""
     files: tuple[str, ...]
-    """Paths below `root`; what lies outside of it, such as scripts, is not listed."""
+    """Paths below `root`."""
+    data: Mapping[str, Path]
+    """Files below the environment's prefix, by their path there: programs, libraries, settings such as `etc/x.json`."""
     mark: str
     """Changes when the distribution is installed anew."""
     requirements: tuple[Requirement, ...]
@@ -156,6 +161,7 @@ def read_distribution(distribution: Distribution, markers: Mapping[str, str] | N
         version=distribution.version,
         root=root,
         files=tuple(name for name in names if not name.startswith(("..", "/"))),
+        data=_data(root, names),
         mark=_mark(root, names),
         requirements=tuple(_requirements(distribution.requires or (), markers or {})),
         links=_links(metadata.get_all("Project-URL") or (), homepage[0]),
@@ -180,6 +186,26 @@ def _file_names(distribution: Distribution, markers: Mapping[str, str]) -> list[
     tag = f"{sys.implementation.name}-{minor}" if minor else own
     compiled = (cache_from_source(name).replace(f".{own}.", f".{tag}.") for name in names if name.endswith(".py"))
     return [*names, *(name for name in compiled if (root / name).is_file())]
+
+
+def _data(root: Path, names: Iterable[str]) -> Mapping[str, Path]:
+    """Return the files that belong below the prefix. The store has them in the package's own folder."""
+    data = {}
+    for name in names:
+        if name.startswith("../"):
+            place = os.path.normpath(f"lib/python3/site-packages/{name}")
+            above = Path(os.path.normpath(root / name))
+            data[place] = above if above.exists() else root / place
+    return data
+
+
+def owns_content(package: Installed, name: str) -> bool:
+    """Return whether a file below the root has the content that the package's RECORD states."""
+    record = next(each for each in package.files if each.endswith(".dist-info/RECORD"))
+    rows = csv.reader((package.root / record).read_text(encoding="utf-8").splitlines())
+    stated = next((row[1] for row in rows if len(row) > 1 and row[0] == name), "")
+    digest = hashlib.sha256((package.root / name).read_bytes()).digest()
+    return stated.rstrip("=") == "sha256=" + urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _mark(root: Path, names: Iterable[str]) -> str:

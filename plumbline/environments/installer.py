@@ -68,7 +68,7 @@ class Installer:
         return (self._kind, *self._arguments, *(line for line in ours if "INDEX" in line or "FIND_LINKS" in line))
 
     def install(self, pins: Sequence[Pin], target: Path) -> str | None:
-        """Install exactly these pins into `target`; all or none have hashes.
+        """Install exactly these pins below the prefix `target`; all or none have hashes.
 
         Return `None`, or the installer's message if it fails.
         """
@@ -76,7 +76,9 @@ class Installer:
         with scratch_folder() as folder:
             listed = folder / "requirements.txt"
             listed.write_text("".join(f"{pin.requirement}\n" for pin in pins), encoding="utf-8")
-            command = [*self._install_command(hashed=hashed), "--target", str(target), "-r", str(listed)]
+            # `--target` loses what belongs below the prefix's `lib`. pip would leave out what its own environment has.
+            place = ["--prefix", str(target), *([] if self._kind == "uv" else ["--ignore-installed"])]
+            command = [*self._install_command(hashed=hashed), *place, "-r", str(listed)]
             done = self._run(command, str(target))
         return None if done.returncode == 0 else _last_words(done)
 

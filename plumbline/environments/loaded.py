@@ -20,6 +20,7 @@ from plumbline.environments.opened import LOADED
 from plumbline.schema.base import Model, read_model
 
 _SITE = ("site-packages", "dist-packages")
+_PREFIXES = {sys.prefix, os.path.realpath(sys.prefix)}
 _PARTS = 2
 _METADATA = (".dist-info", ".egg-info")
 """Ends of folders that every training reads, of all packages: their versions are part of its fingerprint."""
@@ -43,7 +44,7 @@ class LoadedFiles(Model):
 
 
 def place_of(path: str) -> str:
-    """Return the first two path components below `site-packages`."""
+    """Return the first two path components below `site-packages`, or below the environment's prefix."""
     return "/".join(PurePosixPath(path).parts[:_PARTS])
 
 
@@ -66,6 +67,8 @@ def _below_site(files: Iterable[str]) -> Iterator[str]:
         found = next((place for place, part in enumerate(parts) if part in _SITE), None)
         if found is not None and len(parts) > found + 1 and not parts[found + 1].endswith(_METADATA):
             yield "/".join(parts[found + 1 :])
+        elif found is None:
+            yield from (file[len(prefix) + 1 :] for prefix in _PREFIXES if file.startswith(f"{prefix}/"))
 
 
 def write_loaded(environment: Mapping[str, str], broken: BrokenLibrary | None = None) -> None:

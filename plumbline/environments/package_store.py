@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -194,36 +195,44 @@ class PackageStore:
         shutil.rmtree(staging, ignore_errors=True)
         try:
             message = self._installer.install(pins, staging)
-            if message is None:
-                self._keep(pins, staging)
-                return []
-            if len(pins) > 1:
-                return [failure for pin in pins for failure in self._install([pin])]
+            alone = pins if message is not None else self._keep(pins, staging)
+            if message is None or len(pins) > 1:
+                return [failure for pin in alone for failure in self._install([pin])]
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         return [Failure(stage="install", package=pins[0].name, message=message)]
 
-    def _keep(self, pins: Sequence[Pin], staging: Path) -> None:
-        """Link each installed package into its own folder."""
-        installed = _distributions(staging)
+    def _keep(self, pins: Sequence[Pin], staging: Path) -> list[Pin]:
+        """Link each installed package into its own folder; return those that share a file, which one of them wrote."""
+        sites = [path for path in staging.glob("**/*") if path.name in ("site-packages", "dist-packages")]
+        installed = _distributions(sites)
+        files = (file for package in installed.values() for file in {*package.files} if not file.endswith(".pyc"))
+        owners = Counter(files)
+        sharing = []
         for pin in pins:
             if pin.name not in installed:
                 raise UnavailableError("the installer reported success and installed nothing", where=pin.requirement)
-            build_once(self.folder(pin), partial(_link_package, staging, installed[pin.name].files))
+            package = installed[pin.name]
+            if any(owners[file] > 1 for file in package.files):
+                sharing.append(pin)
+            else:
+                build_once(self.folder(pin), partial(_link_package, package))
+        return sharing
 
     def read(self, pin: Pin) -> Installed:
         """Return the installed package of a pin."""
-        return _distributions(self.folder(pin) / _ROOT_NAME, self._base.markers)[pin.name]
+        return _distributions([self.folder(pin) / _ROOT_NAME], self._base.markers)[pin.name]
 
 
-def _link_package(staging: Path, files: Sequence[str], part: Path) -> None:
-    link_files(staging, part / _ROOT_NAME, files)
+def _link_package(package: Installed, part: Path) -> None:
+    link_files(package.root, part / _ROOT_NAME, package.files)
+    for place, source in package.data.items():
+        link_files(source.parent, (part / _ROOT_NAME / place).parent, [source.name])
 
 
-def _distributions(folder: Path, markers: Mapping[str, str] | None = None) -> Mapping[str, Installed]:
-    packages = (
-        read_distribution(entry, markers) for entry in distributions(path=[str(folder)]) if "Name" in entry.metadata
-    )
+def _distributions(folders: Iterable[Path], markers: Mapping[str, str] | None = None) -> Mapping[str, Installed]:
+    found = distributions(path=list(map(str, folders)))
+    packages = (read_distribution(entry, markers) for entry in found if "Name" in entry.metadata)
     return {entry.name: entry for entry in packages}
 
 

@@ -8,6 +8,7 @@ the torch that needs it, at the price of some thousand links, which take seconds
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import plumbline
 from plumbline.environments.changes import PackageChange
-from plumbline.environments.installed import Base, Installed, installed_packages, this_base
+from plumbline.environments.installed import Base, Installed, installed_packages, owns_content, this_base
 from plumbline.environments.locks.model import Lock
 from plumbline.environments.opened import START
 from plumbline.environments.package_store import PackageStore, build_once, link_files
@@ -28,6 +29,9 @@ from plumbline.schema.variables import variable
 _CODE = Path(plumbline.__file__).parent
 
 
+_HEAD_BYTES = 1024
+_PYTHON = re.compile(rb"/[^\s'\"]*/python[0-9.]*(?=[\s'\"])")
+"""Interpreter in the first lines of a program, also behind a shell's `exec`."""
 VARIABLES = {"PYTHONSAFEPATH": "1"}
 """Of every process in an environment: a folder of the working directory must not be imported in a package's place."""
 
@@ -84,8 +88,28 @@ class Environments:
             _code_mark(),
             [[name, package.version, str(package.root), package.mark] for name, package in sorted(packages.items())],
         ])  # fmt: skip
-        folder = build_once(self._root / sha256[:24], lambda part: _fill(part, packages, self.base))
+        self._check_shared(changes)
+        changed = {change.package for change in changes}
+        # As an installer does: the changed packages last, so that a file of two packages is theirs.
+        order = sorted(packages.values(), key=lambda package: (package.name in changed, package.name))
+        folder = build_once(self._root / sha256[:24], lambda part: _fill(part, order, self.base))
         return Environment(folder, sha256, VARIABLES | self.base.variables)
+
+    def _check_shared(self, changes: Sequence[PackageChange]) -> None:
+        """Raise `ConfigurationError` for a file that a removed package took over from one that stays."""
+        removed = [
+            self.current[each.package] for each in changes if not each.candidate and each.package in self.current
+        ]
+        owned = {file: package for package in removed for file in package.files if not file.endswith(".pyc")}
+        for name, package in self.current.items():
+            if name in {change.package for change in changes} or owned.keys().isdisjoint(package.files):
+                continue
+            for file in owned.keys() & set(package.files):
+                other = owned[file]
+                if package.root == other.root and (package.root / file).is_file() and not owns_content(package, file):
+                    what = f"{name} and {other.name} own {file}, and the installed content is not {name}'s"
+                    hint = "install the candidate in an environment of its own, and name it with --python"
+                    raise ConfigurationError(what, where=str(package.root), key=other.name, hint=hint)
 
     def remove(self, environment: Environment) -> None:
         """Delete an environment that is no longer needed.
@@ -115,7 +139,7 @@ def _code_mark() -> str:
     return digest_json(marks)
 
 
-def _fill(part: Path, packages: Mapping[str, Installed], base: Base) -> None:
+def _fill(part: Path, packages: Sequence[Installed], base: Base) -> None:
     create = [*module_command(base.python, "venv"), "--without-pip", "--symlinks", str(part)]
     done = subprocess.run(create, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -123,11 +147,27 @@ def _fill(part: Path, packages: Mapping[str, Installed], base: Base) -> None:
         hint = "install Python's module venv for this interpreter"
         raise ConfigurationError(f"creates no environment: {why}", where=str(base.python), key="python", hint=hint)
     site = next((part / "lib").glob("python*")) / "site-packages"
-    for _, package in sorted(packages.items()):
+    for package in packages:
         link_files(package.root, site, package.files)
+        for place, source in package.data.items():
+            _link_data(source, part / place, part.with_suffix(""))
     shutil.copytree(_CODE, site / "plumbline", dirs_exist_ok=True)
     name, text = START
     (site / name).write_text(text, encoding="utf-8")
+
+
+def _link_data(source: Path, target: Path, folder: Path) -> None:
+    """Link a file below the prefix. A program of Python gets the interpreter of the environment's last `folder`."""
+    if not source.is_file() or (target.parent.name == "bin" and target.name.startswith(("python", "activate"))):
+        return
+    with source.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if not head.startswith(b"#!") or not _PYTHON.search(head):
+        link_files(source.parent, target.parent, [source.name])
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(_PYTHON.sub(os.fsencode(folder / "bin" / "python"), source.read_bytes(), count=1))
+    target.chmod(0o755)
 
 
 def check_current(lock: Lock, changes: Sequence[PackageChange], current: Mapping[str, Installed]) -> None:

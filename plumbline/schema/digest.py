@@ -53,6 +53,11 @@ def digest_file(path: Path) -> str:
     return hasher.hexdigest()
 
 
+def digest_lock(path: Path) -> str:
+    """Return the SHA-256 of a lock's text with Unix line ends: git may give a checkout other ones."""
+    return hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+
+
 def digest_array(array: NDArray[Any]) -> str:
     """Return the SHA-256 of an array's dtype, shape and values."""
     import numpy as np

@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
-from plumbline.schema.digest import digest_file
+from plumbline.schema.digest import digest_lock
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, ProbeSpec, ScheduleSpec, SpeedSpec
@@ -483,7 +483,7 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
         return platform
     for file in (path.parent / lock, Path(lock)):
         try:
-            return {**platform, "lock": digest_file(file)}
+            return {**platform, "lock": digest_lock(file)}
         except OSError:
             continue
     hint = "name a lock file, or its SHA-256"

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from plumbline.schema.base import Scalar
-from plumbline.schema.digest import digest_file
+from plumbline.schema.digest import digest_lock
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
 from plumbline.schema.variables import variable
@@ -100,7 +100,7 @@ def _topology(ranks: Ranks) -> dict[str, str]:
 
 def _lock_sha256() -> str:
     path = variable("PLUMBLINE_LOCK")
-    return digest_file(Path(path)) if path and Path(path).is_file() else ""
+    return digest_lock(Path(path)) if path and Path(path).is_file() else ""
 
 
 def _nccl() -> str:

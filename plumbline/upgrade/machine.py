@@ -241,7 +241,7 @@ class LocalTrials:
         return tuple(
             name
             for name, package in sorted(packages.items())
-            if any(place_of(file) in places for file in package.files)
+            if any(place_of(file) in places for file in (*package.files, *package.data))
         )
 
 

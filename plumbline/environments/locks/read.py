@@ -25,7 +25,12 @@ from plumbline.schema.delimited import encoding_of
 from plumbline.schema.errors import ConfigurationError
 
 _MAX_BYTES = 32 << 20
-_HINT = "name a lock file: requirements.txt, uv.lock, poetry.lock, pylock.toml, conda-lock.yml or pixi.lock"
+_HINT = (
+    "name a lock file: requirements.txt or .lock, uv.lock, SCRIPT.py.lock, poetry.lock, pylock.toml, conda-lock.yml or "
+    "pixi.lock"
+)
+_REQUIREMENTS = re.compile(r"(.*[._-])?requirements([._-].*)?\.lock")
+"""Name of a requirements file that Rye, pip-compile or uv wrote as a lock."""
 
 _EXPORTS = {
     "Pipfile.lock": "pipenv requirements --hash > requirements.txt",
@@ -58,8 +63,8 @@ def load_lock(path: Path) -> LockFiles:
 
 
 def decode_lock(data: bytes) -> str:
-    """Decode a lock's text; raise `UnicodeDecodeError` if malformed."""
-    return data.decode(encoding_of(data))
+    """Decode a lock's text with Unix line ends; raise `UnicodeDecodeError` if malformed."""
+    return data.decode(encoding_of(data)).replace("\r\n", "\n")
 
 
 def _text(path: Path) -> str:
@@ -141,7 +146,9 @@ def _format(name: str) -> str:
         return "pylock.toml"
     if file.endswith((".yml", ".yaml")):
         return "conda-lock.yml"
-    if file.endswith((".lock", ".toml", ".json")):
+    if file.endswith(".py.lock"):  # of `uv lock --script`
+        return "uv.lock"
+    if file.endswith((".lock", ".toml", ".json")) and not _REQUIREMENTS.fullmatch(file):
         raise ConfigurationError("unknown lock format", where=name, hint=_EXPORTS.get(file, _HINT))
     return "requirements"
 

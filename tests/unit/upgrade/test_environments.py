@@ -70,6 +70,43 @@ def said(environment, code):
     ).stdout.strip()
 
 
+def test_what_a_package_installs_below_the_prefix_is_of_its_version(tmp_path, index, store):
+    """Settings, libraries and programs lie outside of `site-packages`."""
+    for version in ("1.0", "2.0"):
+        data = f"demo_data-{version}.data"
+        write_wheel(index, "demo-data", version, {
+            "demo_data.py": "", f"{data}/data/etc/demo.json": version, f"{data}/data/lib/demo.so": version,
+            f"{data}/scripts/demo-program": f"#!python\nimport sys\nprint(sys.prefix, {version})\n",
+        })  # fmt: skip
+    both = installed(store, pin("demo-data", "1.0"), pin("demo-data", "2.0"))
+    one = Environments(tmp_path, store, {"demo-data": store.read(pin("demo-data", "1.0"))}).build(())
+    two = Environments(tmp_path, store, both).build(())
+    for environment, version in ((one, "1.0"), (two, "2.0")):
+        assert (environment.folder / "etc/demo.json").read_text() == version
+        assert (environment.folder / "lib/demo.so").read_text() == version
+        program = subprocess.run([environment.folder / "bin/demo-program"], capture_output=True, text=True, check=True)
+        assert program.stdout.split() == [str(environment.folder), version]
+    # What the environment of a user has there is found by its RECORD.
+    again = installed_packages([str(next((two.folder / "lib").glob("python*/site-packages")))])["demo-data"]
+    assert {"etc/demo.json", "lib/demo.so", "bin/demo-program"} <= again.data.keys()
+
+
+def test_a_removed_package_leaves_no_content_in_a_file_of_one_that_stays(tmp_path, index, store):
+    write_wheel(index, "demo-one", "1.0", {"demo_shared/core.py": "value = 1\n", "demo_shared/same.py": "x = 0\n"})
+    write_wheel(index, "demo-other", "1.0", {"demo_shared/core.py": "value = 2\n", "demo_shared/same.py": "x = 0\n"})
+    packages = installed(store, pin("demo-one", "1.0"), pin("demo-other", "1.0"))
+    site = tmp_path / "site-packages"
+    for name in ("demo-one", "demo-other"):  # as installed one after the other
+        link_files(packages[name].root, site, packages[name].files)
+    environments = Environments(tmp_path / "environments", store, installed_packages([str(site)]))
+    one, other = (environments.current[name].pin for name in ("demo-one", "demo-other"))
+    gone = changes_between({"demo-one": one, "demo-other": other}, {"demo-one": one})
+    with pytest.raises(ConfigurationError, match=r"demo-one and demo-other own demo_shared/core\.py"):
+        environments.build(gone)
+    kept = changes_between({"demo-one": one, "demo-other": other}, {"demo-other": other})
+    assert said(environments.build(kept), "from demo_shared.core import value; print(value)") == "2"
+
+
 NAMES = "import importlib.metadata as m; print(sorted(d.name + ' ' + d.version for d in m.distributions()))"
 
 
@@ -169,7 +206,7 @@ def test_a_wheel_that_was_built_beside_another_torch_is_not_used(tmp_path, kind,
     for torch, value in (("other", "value = 2"), ("own", "value = 1")):
         monkeypatch.setenv("TORCH_BENCH", torch)
         assert installer.install([pin("demo-native", "1.0")], tmp_path / torch) is None
-        assert (tmp_path / torch / "demo_native.py").read_text() == value
+        assert next((tmp_path / torch).glob("**/demo_native.py")).read_text() == value
 
 
 def test_an_index_that_answers_nothing_accuses_no_package(tmp_path, kind):

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import zipfile
+
+
+def _encoded(text):
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
 
 
 def write_wheel(folder, name, version, files, requires=()):
@@ -14,7 +20,8 @@ def write_wheel(folder, name, version, files, requires=()):
         f"{about}/METADATA": "\n".join([*lines, *(f"Requires-Dist: {one}" for one in requires), "", ""]),
         f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    contents[f"{about}/RECORD"] = "".join(f"{file},,\n" for file in [*contents, f"{about}/RECORD"])
+    rows = [f"{file},sha256={_encoded(text)}," for file, text in contents.items()]
+    contents[f"{about}/RECORD"] = "\n".join([*rows, f"{about}/RECORD,,", ""])
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / f"{stem}-{version}-py3-none-any.whl", "w") as archive:
         for file, text in contents.items():
