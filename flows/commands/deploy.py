@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plumbline.cli.options import summary
 from plumbline.night.deployment import CONTROLLERS_POOL, Item, PlanItem, desired, desired_at, lines
 from plumbline.night.doctor.stores import check_destinations
 from plumbline.schema.errors import ConfigurationError, ExitCode
@@ -27,7 +28,7 @@ _KINDS = ("work-pool", "block", "deployment", "automation")
 
 def register(subparsers: Any) -> None:
     """Add the command `deploy` to the parser."""
-    parser = subparsers.add_parser("deploy", help="create or update a suite's objects on Prefect", description=__doc__)
+    parser = subparsers.add_parser("deploy", help=summary(__doc__), description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
     parser.add_argument("--prune", action="store_true", help="delete deployments that are no longer in the suite")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from plumbline.cli.options import say
+from plumbline.cli.options import say, summary
 from plumbline.flows.commands import alert
 from plumbline.local.stack import is_local
 from plumbline.night.doctor import CheckResult, examine_conformance, examine_recipients, examine_stores, worst_code
@@ -19,9 +19,7 @@ from plumbline.schema.suite import read_suite
 
 def register(subparsers: Any) -> None:
     """Add the command `doctor` to the parser."""
-    parser = subparsers.add_parser(
-        "doctor", help="check servers, stores, credentials, versions, clocks and disks", description=__doc__
-    )
+    parser = subparsers.add_parser("doctor", help=summary(__doc__), description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument("--store", metavar="URL", help="test a bucket or folder against the store contract instead")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for all state (%(default)s)")

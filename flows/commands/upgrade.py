@@ -1,4 +1,7 @@
-"""`plumbline upgrade SUITE --candidate LOCK | --image IMAGE`: here, or with `--api` on every platform of the suite."""
+"""`plumbline upgrade SUITE --candidate LOCK | --image IMAGE`: train under two locks, and name the packages that differ.
+
+With `--api`, every platform of the suite trains under both.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`plumbline baseline list/show/log/accept/reject/restore/calibrate`: approved records, and their noise."""
+"""`plumbline baseline list/show/log/accept/reject/restore/calibrate`: list, accept or reject approved records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from plumbline.cli import calibrate
 from plumbline.cli.nights import latest_round, read_round
-from plumbline.cli.options import say
+from plumbline.cli.options import say, summary
 from plumbline.data.staging.scratch import scratch_folder
 from plumbline.data.stores import open_store
 from plumbline.night.baseline import Accepted, Baseline, BaselineBook, DecisionNote, accepted, baseline_key
@@ -31,7 +31,7 @@ _REPLACED = (
 
 def register(subparsers: Any) -> None:
     """Add the command `baseline` to the parser."""
-    parser = subparsers.add_parser("baseline", help="list, accept or reject approved records", description=__doc__)
+    parser = subparsers.add_parser("baseline", help=summary(__doc__), description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="action", required=True)
     for name, description in (
         ("list", "list every baseline in the suite's store"),

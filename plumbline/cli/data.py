@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plumbline.cli.options import at_least, check_folder, say
+from plumbline.cli.options import at_least, check_folder, say, summary
 from plumbline.data.datasets import build_dataset, publish, verify_dataset
 from plumbline.data.datasets.classes import class_notes
 from plumbline.data.datasets.receipts import receipt_lines
@@ -35,7 +35,7 @@ _SIZES = {
 
 def register(subparsers: Any) -> None:
     """Add the command `data` and its subcommands."""
-    parser = subparsers.add_parser("data", help="make, publish and check a dataset", description=__doc__)
+    parser = subparsers.add_parser("data", help=summary(__doc__), description=__doc__)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, add, run in (
         ("build", _add_build, _build),

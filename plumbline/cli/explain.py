@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from plumbline.cli.options import summary
 from plumbline.report.sentences import explanations
 from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite_file import did_you_mean
@@ -13,7 +14,7 @@ from plumbline.schema.suite_file import did_you_mean
 
 def register(subparsers: Any) -> None:
     """Add the command `explain` to the parser."""
-    parser = subparsers.add_parser("explain", help="explain the code of a cause or a verdict", description=__doc__)
+    parser = subparsers.add_parser("explain", help=summary(__doc__), description=__doc__)
     parser.add_argument("code", nargs="?", default="", help="a code, such as data.labels; without it, list the codes")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)

@@ -13,7 +13,7 @@ from plumbline.cli.exchange.external import Receipt, accepted_since, parse_exter
 from plumbline.cli.exchange.external_columns import TableChoice
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
-from plumbline.cli.options import at_least, check_file, say
+from plumbline.cli.options import at_least, check_file, say, summary
 from plumbline.data.datasets.files import files_below
 from plumbline.data.datasets.readers import format_of
 from plumbline.data.datasets.streams import read_text
@@ -50,7 +50,7 @@ _LOOKS_A_YEAR = 12.0
 
 def register(subparsers: Any) -> None:
     """Add the command `history` to the parser."""
-    parser = subparsers.add_parser("history", help="show changes over time", description=__doc__)
+    parser = subparsers.add_parser("history", help=summary(__doc__), description=__doc__)
     parser.add_argument("suite", type=Path, nargs="?", help="the suite file")
     parser.add_argument(
         "--from",

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.options import say
+from plumbline.cli.two_records import read_folder
 from plumbline.data.staging.scratch import scratch_folder
 from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.judge import judge_round
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.outcome import join
-from plumbline.records import LoadedRecord, load_record
+from plumbline.records import LoadedRecord
 from plumbline.schema.digest import bounded_name
 from plumbline.schema.errors import ConfigurationError, ExitCode
 from plumbline.schema.suite import Suite, read_suite
@@ -40,7 +41,7 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Validate and store the record with all its parts."""
     suite = read_suite(args.suite) if args.suite else None
-    loaded = load_record(args.folder)
+    loaded = read_folder(args.folder)
     record = loaded.record
     if suite is not None and record.platform not in suite.platforms:
         hint = f"train with --platform set to one of {', '.join(suite.platforms)}, or use --store"

@@ -18,7 +18,7 @@ from typing import Any, cast
 from pydantic import Field
 
 from plumbline.cli.new_suite import NewPlatform, NewSuite, bucket_commands, suite_text
-from plumbline.cli.options import check_file, say
+from plumbline.cli.options import check_file, say, summary
 from plumbline.schema.base import Model, read_model
 from plumbline.schema.errors import ConfigurationError, ExitCode, InvalidInputError
 from plumbline.schema.json_schema import suite_schema
@@ -36,7 +36,7 @@ BLOCK_TYPES = (
 
 def register(subparsers: Any) -> None:
     """Add the command `init` to the parser."""
-    parser = subparsers.add_parser("init", help="write a commented suite", description=__doc__)
+    parser = subparsers.add_parser("init", help=summary(__doc__), description=__doc__)
     parser.add_argument("file", type=Path, nargs="?", default=Path("suite.toml"), help="default: %(default)s")
     parser.add_argument("--name", default="nightly", help="name of the suite (default: %(default)s)")
     parser.add_argument(

@@ -13,19 +13,22 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
+from operator import attrgetter
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
 from plumbline import __version__, cli
 from plumbline.cli.completion import SHELLS, PrintCompletion
-from plumbline.cli.options import QUIET, say
+from plumbline.cli.options import QUIET, say, summary
 from plumbline.local.signals import terminations_interrupt
-from plumbline.schema.errors import WRONG_PATH, ExitCode, PlumblineError
+from plumbline.schema.errors import WRONG_PATH, ConfigurationError, ExitCode, PlumblineError
 from plumbline.schema.extras import is_optional, missing_package
 from plumbline.schema.variables import clean_variables
 
@@ -34,43 +37,40 @@ _ANYWHERE = ("--debug", "--quiet", "--verbose")
 """Options of all commands, which may stand before or after the command."""
 
 
-def _loaders() -> dict[str, Callable[[], ModuleType]]:
-    """Return a loader for each command name: core modules and entry points."""
-    modules = (module.name for module in iter_modules(cli.__path__) if not module.ispkg)
-    here = {name.rstrip("_"): f"plumbline.cli.{name}" for name in modules}
-    elsewhere = sorted(entry_points(group=_ENTRY_POINTS), key=lambda entry: entry.name)
-    core = {name: partial(import_module, path) for name, path in here.items()}
-    return core | {entry.name: entry.load for entry in elsewhere}
+def _commands() -> dict[str, tuple[str, str]]:
+    """Return the module and the docstring of each command, of core modules and entry points; "" without its packages.
 
-
-def _load(loaders: Iterable[Callable[[], ModuleType]]) -> list[ModuleType]:
-    return [module for module in (load() for load in loaders) if hasattr(module, "register")]
-
-
-def _commands(argv: Sequence[str]) -> list[ModuleType]:
-    """Load only the requested command's module, or all modules."""
-    loaders = _loaders()
-    asked = next((word for word in argv if not word.startswith("-")), "")
-    return (_load([loaders[asked]]) if asked in loaders else []) or all_commands()
-
-
-def all_commands() -> list[ModuleType]:
-    """Load all commands' modules, except those with missing packages."""
-    loaders = _loaders()
-    found = []
-    for load in loaders.values():
+    They are read and not imported: a list of names would otherwise load what every command computes with.
+    """
+    here = [f"plumbline.cli.{module.name}" for module in iter_modules(cli.__path__) if not module.ispkg]
+    paths = {name.rpartition(".")[2]: name for name in here}
+    paths |= {entry.name: entry.value for entry in sorted(entry_points(group=_ENTRY_POINTS), key=attrgetter("name"))}
+    found = {}
+    for name, path in paths.items():
         try:
-            found += _load([load])
+            spec = find_spec(path)
         except ImportError as error:
             if not is_optional(error):
                 raise
+            found[name] = (path, "")  # whose import names the missing package
+            continue
+        text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+        if "\ndef register(" in text:
+            found[name] = (path, text.partition('"""')[2].partition('"""')[0])
     return found
 
 
+def all_commands() -> list[ModuleType]:
+    """Import all commands' modules, except those with missing packages."""
+    return [import_module(path) for path, doc in _commands().values() if doc]
+
+
 def build_parser(
-    modules: Sequence[ModuleType], kind: type[argparse.ArgumentParser] = argparse.ArgumentParser
+    modules: Sequence[ModuleType],
+    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+    listed: Mapping[str, str] | None = None,
 ) -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Return the parser of these commands and of the general options; `listed` are shown with their docstrings."""
     parser = kind(
         prog="plumbline",
         description="Check that training is the same on every cloud, and name the cause of a difference.",
@@ -90,6 +90,8 @@ def build_parser(
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in modules:
         module.register(subparsers)
+    for name, doc in (listed or {}).items():
+        subparsers.add_parser(name, help=summary(doc))
     return parser
 
 
@@ -155,9 +157,23 @@ def _guarded(run: Callable[[], int], *, debug: bool, as_json: bool) -> int:
         return _say(_failure(error), as_json=as_json)
 
 
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command in `words`, of which alone the module is imported."""
+    asked = next((word for word in words if not word.startswith("-")), "")
+    commands = _commands()
+    if words[:1] == [asked] and asked not in commands:
+        near = get_close_matches(asked, commands, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "`plumbline --help` lists the commands"
+        raise ConfigurationError("no such command", where=asked, hint=hint)
+    if asked in commands:
+        return build_parser([import_module(commands[asked][0])])
+    return build_parser([], listed={name: doc for name, (_, doc) in commands.items() if doc})
+
+
 def _run(argv: Sequence[str]) -> int:
     general = [word for word in argv if word in _ANYWHERE]
-    args = build_parser(_commands(argv)).parse_args([*general, *(word for word in argv if word not in _ANYWHERE)])
+    words = [word for word in argv if word not in _ANYWHERE]
+    args = _parser(words).parse_args([*general, *words])
     level = logging.DEBUG if args.debug else logging.INFO if args.verbose else logging.WARNING
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(message)s")
     if args.quiet:

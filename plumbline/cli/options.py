@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.escape import one_line
 from plumbline.schema.variables import variable
 
+_LAST_PORT = 65535
 QUIET = "PLUMBLINE_QUIET"
 """Variable that is set if no progress is to be shown."""
+
+
+def summary(doc: str | None) -> str:
+    """Return what a command does, from the first line of its module's docstring (`USAGE`: WHAT. MORE)."""
+    first = (doc or "").partition("\n")[0].partition("`: ")[2]
+    return first.partition(". ")[0].removesuffix(".")
 
 
 def is_quiet() -> bool:
@@ -24,6 +32,13 @@ def at_least(option: str, value: int, least: int) -> int:
     if value < least:
         raise ConfigurationError(f"{value} is less than {least}", where=option)
     return value
+
+
+def port(text: str) -> int:
+    """Parse a port number; raise `ArgumentTypeError` if it is none."""
+    if text.isdecimal() and 1 <= int(text) <= _LAST_PORT:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is not a port (1 to {_LAST_PORT})")
 
 
 def check_file(path: Path, *, option: str = "--out", parents: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plumbline.cli.nights import latest_round, read_round, read_rounds
-from plumbline.cli.options import check_file, say
+from plumbline.cli.options import check_file, say, summary
 from plumbline.data.staging.scratch import scratch_folder
 from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.night.central import CentralStore
@@ -35,7 +35,7 @@ _NIGHTS = 90
 
 def register(subparsers: Any) -> None:
     """Add the command `report` to the parser."""
-    parser = subparsers.add_parser("report", help="render the report of a round again", description=__doc__)
+    parser = subparsers.add_parser("report", help=summary(__doc__), description=__doc__)
     parser.add_argument("round", help="the round's id, or `latest`")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--suite", type=Path, help="the suite whose store contains the round")

@@ -11,6 +11,7 @@ from typing import Any
 from plumbline.environments.launch import trainer_environment
 from plumbline.environments.python_modules import module_command
 from plumbline.schema.errors import UnavailableError
+from plumbline.schema.extras import require_all
 
 _SECONDS = 300.0
 _LINES = {
@@ -23,6 +24,7 @@ _LINES = {
 
 def run(args: argparse.Namespace) -> int:
     """Run the self-check in a trainer process; return the verdict's exit code."""
+    require_all("torch", "transformers")
     command = [
         *module_command(sys.executable, "plumbline.train.selfcheck"),
         *(["--device", args.device] if args.device else []),

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plumbline.cli.options import check_file, say
+from plumbline.cli.options import check_file, say, summary
 from plumbline.data.datasets import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
 from plumbline.data.datasets.classes import listed_classes
 from plumbline.data.datasets.receipts import receipt_lines
@@ -22,7 +22,7 @@ from plumbline.schema.suite import FINE_TUNING_RATE, Workloads, read_workloads
 
 def register(subparsers: Any) -> None:
     """Add the command `spec` to the parser."""
-    parser = subparsers.add_parser("spec", help="write the RunSpec of a workload", description=__doc__)
+    parser = subparsers.add_parser("spec", help=summary(__doc__), description=__doc__)
     parser.add_argument("suite", type=Path, help="the suite file")
     parser.add_argument("workload", help="name of a workload of the suite")
     parser.add_argument("--out", type=Path, required=True, help="file for the RunSpec")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli import selfcheck
+from plumbline.cli.options import summary
 from plumbline.environments.launch import run_training
 from plumbline.environments.preflight import check_training
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
@@ -21,7 +22,7 @@ _LINE_SECONDS = 10.0
 
 def register(subparsers: Any) -> None:
     """Add the command `train` to the parser."""
-    parser = subparsers.add_parser("train", help="train here, and write the record", description=__doc__)
+    parser = subparsers.add_parser("train", help=summary(__doc__), description=__doc__)
     parser.add_argument("spec", type=Path, nargs="?", help="RunSpec file, written by `plumbline spec`")
     parser.add_argument("--out", type=Path, help="folder for the record")
     parser.add_argument(
@@ -108,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     if args.spec is None or args.out is None:
         key = "SPEC" if args.spec is None else "--out"
         raise ConfigurationError("is missing", key=key, hint="plumbline train SPEC --out DIR, or --selfcheck")
+    if not args.spec.is_file():
+        raise ConfigurationError("no such file", where=str(args.spec), hint="write it with `plumbline spec`")
     spec = read_spec(args.spec)
     record_id = args.record_id or f"{spec.workload}-{spec.digest[:12]}"[:63]
     # The trainer checks this too, but its exit code is lost under torchrun.

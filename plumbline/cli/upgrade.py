@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbline.cli.options import is_quiet, say
+from plumbline.cli.options import is_quiet, say, summary
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.suite import read_suite
 
@@ -22,9 +22,7 @@ _REPORTS = ("html", "junit", "summary", "comment")
 
 def register(subparsers: Any) -> None:
     """Add the command `upgrade` to the parser."""
-    parser = subparsers.add_parser(
-        "upgrade", help="train under two locks, and name the packages that make a difference", description=__doc__
-    )
+    parser = subparsers.add_parser("upgrade", help=summary(__doc__), description=__doc__)
     parser.add_argument("suite", type=Path)
     candidate = parser.add_mutually_exclusive_group(required=True)
     candidate.add_argument("--candidate", type=Path, metavar="LOCK", help="the lock to upgrade to")

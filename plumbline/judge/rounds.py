@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
@@ -12,6 +13,7 @@ from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.record import RunRecord
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note, PlatformResult, worst
 
@@ -80,17 +82,24 @@ def _platform(
     judgement = merge(parts)
     if baseline is None and judgement.verdict == "pass":
         judgement = judgement.replace(notes=(*judgement.notes, _NO_BASELINE))
-    learn, speed, data = record.record.evidence.learn, record.record.evidence.speed, record.record.evidence.data
-    ends = learn.evaluations if learn else ()
     return PlatformResult(
         **judgement.model_dump(),
         records=(record.record.record_id, *((rerun.record.record_id,) if rerun else ())),
-        accuracy=ends[-1].accuracy if ends else None,
-        chance=learn.chance if learn else None,
-        best_accuracy=data.best_accuracy if data and ends else None,
-        samples_per_second=speed.samples_per_second if speed else None,
+        **record_numbers(record.record),
         timings=record.record.timings,
     )
+
+
+def record_numbers(record: RunRecord) -> dict[str, Any]:
+    """Return a record's accuracy, its chance and best possible value, and its throughput."""
+    learn, speed, data = record.evidence.learn, record.evidence.speed, record.evidence.data
+    ends = learn.evaluations if learn else ()
+    return {
+        "accuracy": ends[-1].accuracy if ends else None,
+        "chance": learn.chance if learn else None,
+        "best_accuracy": data.best_accuracy if data and ends else None,
+        "samples_per_second": speed.samples_per_second if speed else None,
+    }
 
 
 def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:

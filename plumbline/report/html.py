@@ -11,9 +11,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from plumbline import __version__
-from plumbline.judge.history.metrics import read_metrics
+from plumbline.judge.rounds import record_numbers
 from plumbline.records import LoadedRecord
-from plumbline.report.sentences import NONE, about, clean, number, percent, place, seconds
+from plumbline.report.sentences import NONE, about, clean, number, pair_names, percent, place, seconds
 from plumbline.report.view import ReportView, build_view
 from plumbline.schema.escape import one_line
 from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
@@ -81,27 +81,18 @@ def _unbroken(text: str) -> Markup:
 
 def compare_page(judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord) -> str:
     """Render the page that compares two records."""
-    base, name = reference.record.record_id, candidate.record.record_id
-    if base == name:
-        base, name = f"{base} (reference)", f"{name} (candidate)"
-    fields = {key: getattr(judgement, key) for key in Judgement.model_fields}
-    numbers = {key: record_numbers(record) for key, record in ((base, reference), (name, candidate))}
+    base, name = pair_names(reference.record, candidate.record)
     platforms = {
-        base: PlatformResult(verdict="pass", **numbers[base]),
-        name: PlatformResult(**fields, **numbers[name]),
+        base: PlatformResult(verdict="pass", **record_numbers(reference.record)),
+        name: PlatformResult(**judgement.model_dump(), **record_numbers(candidate.record)),
     }
-    verdict = RoundVerdict(round=name, suite="compare", verdict=judgement.verdict, platforms=platforms)
+    title = candidate.record.spec.workload
+    verdict = RoundVerdict(round=name, suite=title, verdict=judgement.verdict, platforms=platforms)
     records: dict[str, dict[str, LoadedRecord]] = {}
     for key, record in ((base, reference), (name, candidate)):
         records.setdefault(record.record.spec.workload, {})[key] = record
     view = build_view(verdict, records, reference=base, unjudged=base)
     return render_page(replace(view, records=()))
-
-
-def record_numbers(loaded: LoadedRecord) -> dict[str, float | None]:
-    """Return a record's accuracy and throughput."""
-    metrics = read_metrics(loaded.record)
-    return {"accuracy": metrics["accuracy"], "samples_per_second": metrics["throughput"]}
 
 
 def render_page(view: ReportView) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from plumbline.schema.escape import MAX_CHARS
 from plumbline.schema.escape import clean as clean_text
 from plumbline.schema.fact import LIST, Fact, Statement
+from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Cause, Divergence, Finding, Note, Outcome, PlatformResult
 
 _KEYS = set(Fact.model_fields)
@@ -203,6 +204,16 @@ def deciding(result: PlatformResult) -> Finding | None:
 def by_rounding(result: PlatformResult) -> bool:
     """Return whether the runs differ by rounding only."""
     return any(note.code == "rounding" for note in result.notes)
+
+
+def pair_names(reference: RunRecord, candidate: RunRecord) -> tuple[str, str]:
+    """Return what tells two records apart: their platforms, else their nights, else their ids or roles."""
+    records = (reference, candidate)
+    nights = [f"{each.platform} {each.started_at:%Y-%m-%d %H:%M}" for each in records]
+    for names in ([each.platform for each in records], nights, [each.record_id for each in records]):
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return f"{reference.record_id} (reference)", f"{candidate.record_id} (candidate)"
 
 
 def scale_of(results: Sequence[PlatformResult]) -> str:

@@ -14,7 +14,9 @@ from plumbline.report.sentences import (
     clean,
     deciding,
     listed,
+    note_line,
     number,
+    pair_names,
     percent,
     place,
     scale_of,
@@ -23,11 +25,13 @@ from plumbline.report.sentences import (
 )
 from plumbline.schema.escape import inert, one_line
 from plumbline.schema.fact import Statement
-from plumbline.schema.verdict import Finding, Outcome, PlatformResult, RoundVerdict
+from plumbline.schema.verdict import Finding, Judgement, Outcome, PlatformResult, RoundVerdict
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+    from plumbline.records import LoadedRecord
 
 _WIDTH = 100
 _COLOURS: dict[Outcome, str] = {"pass": "green", "drift": "red", "inconclusive": "yellow", "invalid": "magenta"}
@@ -38,25 +42,12 @@ _GATES = ("learn.", "speed.", "history.")
 
 def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "") -> str:
     """Return the round as a text table; `colour` adds terminal colours."""
-    from rich.console import Console
-    from rich.text import Text
-
-    page = io.StringIO()
-    console = Console(
-        file=page, width=_WIDTH, force_terminal=colour, color_system="standard" if colour else None,
-        highlight=False, markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
-    style = f"bold {_COLOURS[verdict.verdict]}"
-    console.print(Text(f"{SYMBOLS[verdict.verdict]} {verdict.verdict.upper()}", style=style), end=" ")
-    console.print(Text(f"{clean(verdict.suite, 63)}, round {clean(verdict.round, 80)}"))
-    console.print()
-    console.print(_table(verdict))
-    if line := scale_of(list(verdict.platforms.values())):
-        page.write(f"\n{line}\n")
+    page, console = _console(colour=colour)
+    _head(console, verdict.verdict, f"{clean(verdict.suite, 63)}, round {clean(verdict.round, 80)}", verdict.platforms)
     for name, result in verdict.platforms.items():
         _explain(console, name, result)
     for note in verdict.notes:
-        console.print(Text(f"note: {clean(note)}"))
+        _line(console, f"note: {clean(note)}")
     _time(console, verdict.timings)
     for word, value in (
         ("report", verdict.report),
@@ -66,11 +57,67 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
         if value:
             # Addresses and commands are never wrapped or cut, so that they can be copied.
             page.write(f"{word:7}{one_line(value)}\n")
+    return _text(page)
+
+
+def comparison_table(
+    judgement: Judgement, reference: LoadedRecord, candidate: LoadedRecord, *, colour: bool = False
+) -> str:
+    """Return the judgement of two records as a round's table, with all checks and their numbers."""
+    from plumbline.judge.rounds import record_numbers
+
+    page, console = _console(colour=colour)
+    base, name = (clean(name, 80) for name in pair_names(reference.record, candidate.record))
+    result = PlatformResult(**judgement.model_dump(), **record_numbers(candidate.record))
+    title = f"{name} against {base}, {clean(candidate.record.spec.workload, 63)}"
+    _head(console, judgement.verdict, title, {name: result})
+    _explain(console, name, result)
+    for cause in judgement.causes:
+        for line in (*cause.evidence, *(f"suspect {name}" for name in cause.suspects), *cause.tried):
+            _line(console, f"  {clean(line)}")
+    _line(console, "")
+    for finding in sorted(judgement.findings, key=lambda finding: finding.outcome == "pass"):
+        detail = f": {clean(finding.detail)}" if finding.detail else ""
+        _line(console, f"{SYMBOLS[finding.outcome]} {_measured(finding, with_source=False)}{detail}")
+    for note in judgement.notes:
+        _line(console, f"note: {clean(note_line(note))}")
+    return _text(page)
+
+
+def _console(*, colour: bool) -> tuple[io.StringIO, Console]:
+    from rich.console import Console
+
+    page = io.StringIO()
+    return page, Console(
+        file=page, width=_WIDTH, force_terminal=colour, color_system="standard" if colour else None,
+        highlight=False, markup=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
+
+
+def _head(console: Console, verdict: Outcome, title: str, platforms: Mapping[str, PlatformResult]) -> None:
+    """Print the verdict, the table, and the accuracies between which the results lie."""
+    from rich.text import Text
+
+    console.print(Text(f"{SYMBOLS[verdict]} {verdict.upper()}", style=f"bold {_COLOURS[verdict]}"), end=" ")
+    console.print(Text(title))
+    console.print()
+    console.print(_table(platforms))
+    if line := scale_of(list(platforms.values())):
+        _line(console, f"\n{line}")
+
+
+def _line(console: Console, line: str) -> None:
+    from rich.text import Text
+
+    console.print(Text(line), soft_wrap=True)
+
+
+def _text(page: io.StringIO) -> str:
     # A long word that was wrapped may begin a line with a command.
     return inert("\n".join(line.rstrip() for line in page.getvalue().split("\n")).rstrip("\n") + "\n")
 
 
-def _table(verdict: RoundVerdict) -> Table:
+def _table(platforms: Mapping[str, PlatformResult]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -82,7 +129,7 @@ def _table(verdict: RoundVerdict) -> Table:
     table.add_column("samples/s", justify="right", no_wrap=True)
     table.add_column("first divergence", overflow="fold", ratio=3, min_width=18)
     table.add_column("cause", overflow="fold", ratio=2, min_width=14)
-    for name, result in verdict.platforms.items():
+    for name, result in platforms.items():
         symbol = Text(f"{SYMBOLS[result.verdict]} {result.verdict}", style=f"bold {_COLOURS[result.verdict]}")
         accuracy = percent(result.accuracy, 2)
         rate = NONE if result.samples_per_second is None else number(result.samples_per_second)
@@ -122,12 +169,15 @@ def _first_of_each_part(result: PlatformResult) -> list[Finding]:
     return list(chosen.values())
 
 
-def _measured(finding: Finding) -> str:
-    limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
-    unit = f" {clean(finding.unit, 20)}" if finding.unit else ""
-    against = f", against {clean(finding.against, 60)}" if finding.against else ""
-    measured = clean(finding.metric or finding.check, 160)
-    return f"{clean(finding.check, 60)}: {measured}: {number(finding.observed)}{unit}{limit}{against}"
+def _measured(finding: Finding, *, with_source: bool = True) -> str:
+    check, metric = clean(finding.check, 60), clean(finding.metric, 160)
+    text = f"{check}: {metric}" if metric else check
+    if isinstance(finding.observed, str) and isinstance(finding.limit, str):
+        text += f": {clean(finding.limit, 80)} → {clean(finding.observed, 80)}"
+    elif finding.observed is not None:
+        limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
+        text += f": {number(finding.observed)}{f' {clean(finding.unit, 20)}' if finding.unit else ''}{limit}"
+    return f"{text}, against {clean(finding.against, 60)}" if finding.against and with_source else text
 
 
 def _words(result: PlatformResult) -> Statement:

@@ -62,6 +62,18 @@ def require(module: str) -> ModuleSpec:
     return spec
 
 
+def require_all(*modules: str) -> None:
+    """Raise one error for all of these modules that are missing."""
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    packages = {_package(ModuleNotFoundError(name=name)): name for name in absent}
+    extras = dict.fromkeys(_extras().get(package, [""])[0] for package in packages)
+    if len(packages) > 1 and "" not in extras:
+        hint = f"pip install '{_PROJECT}[{','.join(extras)}]'"
+        raise ConfigurationError("are not installed", where=", ".join(packages), hint=hint)
+    for name in absent:
+        require(name)
+
+
 def require_version(package: str) -> None:
     """Raise for a package that is missing or of unsupported version."""
     from packaging.requirements import Requirement

@@ -34,7 +34,7 @@ from plumbline.schema.task import Task, has_row_labels
 _HINT = "docs/SUITE.md lists every key"
 _LEAST_BLOCKS = 5
 M = TypeVar("M", bound=Model)
-_CRON_FIELDS = 5
+_CRON_RANGES = {"minute": (0, 59), "hour": (0, 23), "day": (1, 31), "month": (1, 12), "weekday": (0, 7)}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _IS_SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -202,8 +202,7 @@ class Schedule(Model):
     """Schedule of the nightly round."""
 
     cron: str
-    """Five fields: minute, hour, day, month, weekday; their values are checked by `plumbline deploy`. Prefect computes
-    the start times."""
+    """Five fields: minute, hour, day, month, weekday. Prefect computes the start times."""
     timezone: str = "UTC"
     """IANA name of the time zone; daylight saving time applies."""
     grace_seconds: float = Field(default=3600, gt=0)
@@ -213,9 +212,13 @@ class Schedule(Model):
     @classmethod
     def _has_five_fields(cls, cron: str) -> str:
         # Readers of cron disagree about a sixth field (seconds first, or last) and about names such as @daily.
-        if (num_fields := len(cron.split())) != _CRON_FIELDS:
+        if (num_fields := len(cron.split())) != len(_CRON_RANGES):
             fields = "minute, hour, day, month and weekday, such as '0 2 * * *'"
             raise ValueError(f"{cron!r} has {num_fields} field{'s' * (num_fields != 1)} instead of five: {fields}")
+        for (name, (low, high)), field in zip(_CRON_RANGES.items(), cron.split(), strict=True):
+            for value in re.findall(r"(?<![/#\w])\d+", field):
+                if not low <= int(value) <= high:
+                    raise ValueError(f"{cron!r}: {name} {value} is not in {low} to {high}")
         return cron
 
 

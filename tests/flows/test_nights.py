@@ -114,7 +114,7 @@ def test_a_blind_judge_is_caught_by_the_canary(
     deploy_round(suite)
     verdict, state = night(0, suite, stack, material, tmp_path, lambda _: 0.0)
     assert (verdict.verdict, state) == ("pass", "Completed")
-    assert verdict.proven.endswith("4 of 4 known faults found in copies of the records")
+    assert verdict.proven.endswith("4 of 4 planted faults found")
 
     def blind(_pair: Pair) -> Walk:
         return Walk(mismatches=(), rounding=())

@@ -23,6 +23,7 @@ from plumbline.schema.record import RECORD_NAME, RunRecord, check_part
 from plumbline.schema.store_url import PRIVATE
 from plumbline.schema.verdict import RoundVerdict
 
+ARTIFACTS = "artifacts"
 _ROUNDS, _ROUND_NAME = "rounds", "round.json"
 _MAX_TEXT_BYTES = 64 << 20
 _FORM = "%Y%m%dT%H%M%SZ"
@@ -31,7 +32,7 @@ _SWAP_ATTEMPTS = 8
 
 def artifact_key(sha256: str) -> str:
     """Return the central store key of a record's file."""
-    return f"artifacts/{sha256[:2]}/{sha256}"
+    return f"{ARTIFACTS}/{sha256[:2]}/{sha256}"
 
 
 def round_key(suite: str, round_id: str, name: str) -> str:

@@ -182,4 +182,4 @@ def proven_note(round_: Round, proofs: Proofs) -> str:
     if not every:
         return ""
     num_found = sum(result.is_found for result in every)
-    return f"judge last proven: {round_.night}, {num_found} of {len(every)} known faults found in copies of the records"
+    return f"self-test of {round_.night}: {num_found} of {len(every)} planted faults found"

@@ -106,7 +106,7 @@ def test_the_verdict_is_printed_whatever_the_terminal_can_show(
     judgement = json.loads(printed[0].decode("ascii"))
     assert judgement["verdict"] == "drift"
     assert any("→" in line for line in judgement["suspects"])
-    assert printed[1].startswith(b"drift")
+    assert b" DRIFT unit (candidate) against unit (reference)" in printed[1]
 
 
 def _waits_in_open(pid: int) -> bool:

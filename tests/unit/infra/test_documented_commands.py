@@ -23,7 +23,7 @@ def of(*programs: str) -> list[Command]:
 
 @pytest.fixture(scope="module")
 def parser() -> ArgumentParser:
-    return cli.build_parser(cli._load(cli._loaders().values()))
+    return cli.build_parser(cli.all_commands())
 
 
 def is_worker(command: Command) -> bool:

@@ -99,9 +99,7 @@ def test_a_judge_that_is_blind_to_one_fault_makes_the_round_invalid(blind: str) 
     result = results["unit"]["left"]
     assert result.verdict == "invalid"
     assert [finding.check for finding in result.findings] == [f"canary.{blind}"]
-    assert proven_note(round_, proofs) == (
-        "judge last proven: 2026-11-20, 3 of 4 known faults found in copies of the records"
-    )
+    assert proven_note(round_, proofs) == ("self-test of 2026-11-20: 3 of 4 planted faults found")
 
 
 def test_a_record_without_a_speed_part_proves_the_rest() -> None:

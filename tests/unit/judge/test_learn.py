@@ -31,8 +31,10 @@ def test_one_pair_is_compared_row_by_row_and_says_what_it_resolves() -> None:
     worse = answered([0] * 100 + [1] * 750 + [0] * 150, (0.7, 0.6), "b", fingerprint=other_kernel())
     finding = _gate(reference, worse)
     assert finding.outcome == "drift"
-    assert "100 only the reference has right, 0 only the candidate (McNemar p = 1.6e-30)" in said(finding.detail)
-    assert "they resolve 0.0324, 0.02 takes 2627 rows" in said(finding.detail)
+    assert "100 rows right in the reference alone, 0 in the candidate alone (McNemar p = 1.6e-30)" in said(
+        finding.detail
+    )
+    assert "these rows can show a gap of 3.2%, 2627 would show 2.0%" in said(finding.detail)
 
 
 def test_rows_that_do_not_tell_two_runs_apart_are_no_drift() -> None:

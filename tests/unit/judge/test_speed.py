@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.cli import compare as command
+from plumbline.cli import two_records as command
 from plumbline.cli.main import main
 from plumbline.judge import compare, needs_rerun
 from plumbline.judge.gates.throughput import CHECK

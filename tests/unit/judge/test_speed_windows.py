@@ -41,7 +41,7 @@ def test_equal_windows_and_own_checks_pass_on_any_machine_and_say_so() -> None:
     judgement = compare(whole(checked_speed()), rounded(checked_speed()))
     assert judgement.verdict == "pass"
     assert {"speed.portable", "production.equality"} <= {finding.check for finding in judgement.findings}
-    assert any("speed (bf16): portable bits are equal at 2 places" in said(note.text) for note in judgement.notes)
+    assert any("speed (bf16): formulas identical at 2 checkpoints" in said(note.text) for note in judgement.notes)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,6 @@ def run_without(package: str, folder: Path, code: str, *arguments: str) -> subpr
     ("package", "arguments", "name", "wanted"),
     [
         ("pydantic", "history suite.toml", "pydantic", "plumbline-training"),
-        ("pydantic", "--help", "pydantic", "plumbline-training"),
         ("prefect", "deploy suite.toml", "prefect", "'plumbline-training[controller]'"),
         ("boto(3|core)", "data import s3://b/x.csv --name t --out o", "boto3", "'plumbline-training[controller]'"),
     ],
@@ -69,6 +68,15 @@ def test_a_command_names_the_missing_package(
     (tmp_path / "suite.toml").write_text(SUITE.format(folder=tmp_path))
     done = run_without(package, tmp_path, COMMAND, *arguments.split())
     assert done.stderr == f"plumbline: {name}: is not installed (hint: pip install {wanted})\n"
+    assert done.returncode == 2
+
+
+def test_all_missing_packages_of_a_command_are_named_at_once(tmp_path: Path) -> None:
+    arguments = ["train", "--selfcheck"]
+    done = run_without("(torch|transformers)", tmp_path, COMMAND, *arguments)
+    assert done.stderr == (
+        "plumbline: torch, transformers: are not installed (hint: pip install 'plumbline-training[trainer]')\n"
+    )
     assert done.returncode == 2
 
 

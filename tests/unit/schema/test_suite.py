@@ -233,6 +233,23 @@ def test_a_cron_of_other_than_five_fields_is_refused(tmp_path, cron, num):
     )
 
 
+@pytest.mark.parametrize(
+    ("cron", "wrong"),
+    [
+        ("0 25 * * *", "hour 25 is not in 0 to 23"),
+        ("*/90 2 * * 1-9", "weekday 9 is not in 0 to 7"),
+        ("*/5 2,4 L * MON#2", ""),
+    ],
+)
+def test_a_number_that_no_clock_shows_is_refused(tmp_path, cron, wrong):
+    path = write(tmp_path, SUITE + f'[schedule]\ncron = "{cron}"\n')
+    if not wrong:
+        assert read_suite(path).schedule.cron == cron
+        return
+    with pytest.raises(ConfigurationError, match=wrong):
+        read_suite(path)
+
+
 def named(platforms, workloads, part="probe"):
     """Return a suite with these platforms and workloads."""
     suite = tomllib.loads(SUITE)

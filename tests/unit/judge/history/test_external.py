@@ -411,7 +411,7 @@ def test_forty_series_of_one_night_are_a_few_lines(tmp_path: Path, capsys: pytes
     assert len(lines) < 6
     assert max(map(len, lines)) < 240
     assert "bench_04_seconds and 35 more (by name)" in lines[1]
-    assert "bench_04_seconds and 35 more: 1 night, too few for a reference" in lines[2]
+    assert "bench_04_seconds and 35 more: too few nights for a reference: 1" in lines[2]
     for written in (summary, xml):
         assert written.read_text("utf-8").count("bench") >= 40
         assert "1 nights" not in written.read_text("utf-8")

@@ -93,7 +93,7 @@ def test_compare_names_rows_of_a_store_on_the_command_line(
         (tmp_path / name / RECORD_NAME).write_text(record.record.replace(parts=parts).model_dump_json())
         folders.append(str(tmp_path / name))
     assert main(["compare", *folders, "--data", store.url]) == 1
-    assert "    row 9 is reviews.csv, line " in capsys.readouterr().out
+    assert "row 9 is reviews.csv, line " in capsys.readouterr().out
     page = tmp_path / "page.html"
     assert main(["compare", *folders, "--data", store.url, "--html", str(page)]) == 1
     html = page.read_text(encoding="utf-8")
