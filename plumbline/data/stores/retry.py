@@ -56,10 +56,10 @@ class RetryPolicy:
 
 @contextmanager
 def backend_errors(where: str) -> Iterator[None]:
-    """Convert whatever a backend raises to an error of its store: its answers and its libraries are foreign."""
+    """Convert what a backend raises to an error of its store; a package that is not installed is none."""
     try:
         yield
-    except (PlumblineError, MemoryError):
+    except (PlumblineError, MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:
         text = f"an answer that no store gives: {type(error).__name__}"
