@@ -10,7 +10,6 @@ from plumbline.judge.curves import has_equal_bits, has_equal_evaluations, was_in
 from plumbline.judge.native import rounds_differently
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
-from tests.kept_results import keep
 
 from .conftest import other_kernel
 from .test_curve_reruns import CURVE, LOSSES, curve
@@ -144,7 +143,20 @@ def test_only_a_resume_up_to_the_step_interrupts_it() -> None:
 
 def test_a_machine_changes_by_what_explains_rounding() -> None:
     moved = curve(fingerprint=other_kernel() | {"hostname": "other"})
-    assert keep(rounds_differently(curve().record, moved.record, "learn")) == ("cpu.isa: AVX2 → AVX512",)
-    assert keep(rounds_differently(moved.record, curve().record, "learn")) == ("cpu.isa: AVX512 → AVX2",)
+    assert rounds_differently(curve().record, moved.record, "learn") == ("cpu.isa: AVX2 → AVX512",)
+    assert rounds_differently(moved.record, curve().record, "learn") == ("cpu.isa: AVX512 → AVX2",)
     other = curve(fingerprint={"hostname": "other"})
     assert rounds_differently(curve().record, other.record, "learn") == ()
+
+
+def test_bits_are_due_between_two_gpus_of_one_model_and_not_between_two_models() -> None:
+    def gpu(number: int, **changes: Any) -> LoadedRecord:
+        card = {"name": "H100", "uuid": f"GPU-{number}", "pci": f"0000:0{number}:00.0", "memory_bytes": 80 << 30}
+        return curve(fingerprint={"gpus": [card | changes], "hostname": f"node-{number}"})
+
+    assert rounds_differently(gpu(1).record, gpu(2).record, "learn") == ()
+    for change, line in (
+        ({"name": "H200"}, "gpus.0.name: H100 → H200"),
+        ({"num_sms": 114}, "gpus.0.num_sms: None → 114"),
+    ):
+        assert rounds_differently(gpu(1).record, gpu(2, **change).record, "learn") == (line,)

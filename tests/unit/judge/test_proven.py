@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare, judge_round
+from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.said import said
@@ -54,6 +55,52 @@ def test_a_tensor_that_is_not_what_its_definition_gives_is_a_drift(part: str, er
 def test_errors_within_their_limits_pass() -> None:
     assert judged("speed", proof(), proof(5, error=20.0)).verdict == "pass"
     assert judged("learn", proof(), proof(5, dtype="bfloat16", error=4.9)).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [
+        ({"stage": "optimizer", "name": "head.weight"}, 8.0),
+        ({"terms": 1}, 16.0 + 4.0),
+        ({"dtype": "bfloat16", "terms": 1}, 5.0),
+        ({"stage": "loss", "name": "loss", "dtype": "bfloat16", "terms": 1}, 3.0),
+        ({"stage": "gradient", "name": "head.weight", "dtype": "bfloat16", "terms": 1}, 8.0),
+    ],
+)
+def test_both_sides_of_each_limit(error: dict[str, Any], limit: float) -> None:
+    for factor, verdict in ((0.99, "pass"), (1.01, "drift")):
+        assert judged("speed", proof(**error, error=factor * limit)).verdict == verdict
+
+
+def test_a_proof_shows_its_cause_and_a_format_is_left_to_an_experiment() -> None:
+    """fp64 on both sides confirms a format, and shows what it hides."""
+
+    def coarse(content: dict[str, Any]) -> None:
+        content["evidence"]["probe"]["proofs"] = [proof(error=2.0**15)]
+        content["fingerprint"]["mantissa_bits"] = {"probe.linear": 8}
+
+    causes = []
+    for made in (record("probe", proof(error=2.0**15)), whole(checked_speed(), coarse)):
+        found = unproven(made.record, "probe")
+        assert found is not None
+        causes += [(suspicion.code, suspicion.shown) for suspicion in found.suspicions]
+    assert causes == [("operator", True), ("precision", False)]
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict"), [("a" * 16, "pass"), ("b" * 16, "invalid"), (None, "inconclusive")], ids=str
+)
+def test_a_draw_of_the_round_is_answered(given: str | None, verdict: str) -> None:
+    def drawn(digest: str | None) -> LoadedRecord:
+        def change(content: dict[str, Any]) -> None:
+            content["round_id"] = "20261121-020000-abc"
+            content["evidence"]["probe"]["portable"]["drawn"] = digest
+
+        return whole(checked_speed(), change)
+
+    found = compare(drawn("a" * 16), drawn(given), throughput=False)
+    assert found.verdict == verdict
+    assert ("record.draw" in {finding.check for finding in found.findings}) is (verdict != "pass")
 
 
 def test_a_limit_grows_with_the_number_of_terms_and_not_with_a_format_that_nobody_asked_for() -> None:
