@@ -1,16 +1,14 @@
-"""Results of tests, kept in `kept/` beside them: verdicts, causes, places, codes of facts, numbers, experiments.
+"""Results of tests, kept in `kept/` beside them: verdicts, causes, places, codes of facts, experiments.
 
-A test asserts what it is about; the kept result holds the rest, so that no rule or number changes unnoticed. A result
-is one line of codes and numbers, or the test whose result it equals. Sentences have tests of their own, and the values
-of facts are asserted where they matter.
+A test of confirmations, rounds or history asserts what it is about; the kept result holds the rest, so that no rule
+changes unnoticed. A result is one line of codes and whole numbers, or the test whose result it equals. Sentences have
+tests of their own. Measured numbers are asserted where they matter: a kept line has `#` for each, so that a changed
+limit fails the tests of this limit alone.
 After an intended change, write the results again and read their difference:
 
     PLUMBLINE_KEEP_VERDICTS=1 python -m pytest tests/unit/judge tests/unit/night/rounds
 
 in one process, and all tests of a file: a file keeps what the run asked for, and nothing else.
-
-Numbers with a point or exponent may differ by 5%: their last digits belong to the processor's matrix products. So does
-what is left of a zero.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ _ROOT = Path(__file__).parents[1]
 _IS_WRITING = bool(os.environ.get("PLUMBLINE_KEEP_VERDICTS"))
 if _IS_WRITING and "PYTEST_XDIST_WORKER" in os.environ:
     raise RuntimeError("PLUMBLINE_KEEP_VERDICTS: each process would write its own tests alone (leave out -n)")
-_FLOAT = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![.\d])")
+_MEASURED = re.compile(r"[+-]?(?:\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)(?![.\d])%?|\d+%)")
 P = ParamSpec("P")
 R = TypeVar("R")
 _calls: Counter[tuple[Path, str]] = Counter()
 _CODE = re.compile(r"[a-z][\w-]*(?:\.[\w-]+)+(?= )")
 _KEPT = re.compile(r"\b[a-z][\w-]*\.[a-z][\w-]*|[+-]?\d[\d.]*(?:e[+-]?\d+)?%?")
-"""What is kept of a detail that is a sentence and no fact: its codes and numbers."""
+"""What is kept of a detail that is a sentence and no fact: its codes and whole numbers."""
 _LEFT_OUT = {
     "schema_version", "experiment_id", "unit", "description", "record_id", "metric", "runs_on", "suspects",
 }  # fmt: skip
@@ -64,7 +62,7 @@ def keep(result: R) -> R:
     path, test = _running_test()
     place = _calls[(path, test)]
     _calls[(path, test)] += 1
-    found = _line(_brief(_plain(result)))
+    found = _MEASURED.sub("#", _line(_brief(_plain(result))))
     results = _load(path)
     if _IS_WRITING:
         results[test] = [*results.get(test, [])[:place], found]
@@ -73,7 +71,7 @@ def keep(result: R) -> R:
     known = results.get(test, [])
     assert place < len(known), f"result {place} of {test} is not kept: see {__name__}"
     line = _resolved(results, known[place])
-    assert _is_same(line, found), f"result {place}: {line}\nbecame {found}"
+    assert line == found, f"result {place}: {line}\nbecame {found}"
     return result
 
 
@@ -153,11 +151,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.4g}") if math.isfinite(value) else str(value)
+        return repr(value) if math.isfinite(value) else str(value)
     return value if isinstance(value, (str, int, type(None))) else str(value)
-
-
-def _is_same(known: str, found: str) -> bool:
-    numbers = [[float(number) for number in _FLOAT.findall(text)] for text in (known, found)]
-    same_words = _FLOAT.sub("#", known) == _FLOAT.sub("#", found)
-    return same_words and all(math.isclose(a, b, rel_tol=0.05, abs_tol=1e-15) for a, b in zip(*numbers, strict=True))

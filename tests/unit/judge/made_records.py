@@ -12,11 +12,8 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.verdict import Judgement
-from tests.kept_results import kept
 
 from .conftest import EVALUATION_ROWS, PROOFS, STEPS, make_record, other_kernel
-
-compare = kept(compare)
 
 Content = dict[str, Any]
 Change = Callable[[Content], None]

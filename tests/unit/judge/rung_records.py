@@ -14,7 +14,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.record import RunRecord
-from tests.kept_results import keep
 from tests.said import said
 
 from .conftest import STEPS, make_record
@@ -44,9 +43,9 @@ def side(*changes: Change, **plan: Any) -> LoadedRecord:
 
 
 def both(rung: Callable[..., Any], left: LoadedRecord, right: LoadedRecord, *arguments: Any) -> tuple[Any, Any]:
-    """Return the rung's results with each side as the reference, held to the kept ones."""
+    """Return the rung's results with each side as the reference."""
     pairs = Pair(left, right), Pair(right, left)
-    return keep(rung(pairs[0], *arguments)), keep(rung(pairs[1], *arguments))
+    return rung(pairs[0], *arguments), rung(pairs[1], *arguments)
 
 
 def first_bits(pair: Pair) -> Mismatch | None:

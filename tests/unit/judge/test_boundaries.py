@@ -22,21 +22,11 @@ from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence, Tap
 from plumbline.schema.suite import Gates
 from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import Divergence, Finding
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import STEPS, Plan, make_record, other_kernel
 from .made_records import edit, experiment
 from .made_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
-
-accuracy_error = kept(accuracy_error)
-check_restored = kept(check_restored)
-compare = kept(compare)
-foreign_load = kept(foreign_load)
-learn = kept(learn)
-noise_of = kept(noise_of)
-speed_cause = kept(speed_cause)
-throughput = kept(throughput)
 
 # Tensors: the forward, gradient and weight limits as a comparison uses them.
 

@@ -14,15 +14,10 @@ from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import Judgement, PlatformResult
-from tests.kept_results import kept
 
 from .conftest import make_record
 from .made_records import Change, edit, in_spec, probe
 from .made_speed import record, speed
-
-canary_findings = kept(canary_findings)
-compare = kept(compare)
-prove = kept(prove)
 
 FAULTS = {"throughput", "weights", "batches", "layer-norm-eps"}
 

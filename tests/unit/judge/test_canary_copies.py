@@ -13,7 +13,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
-from tests.kept_results import keep
 
 from .conftest import make_record
 from .made_speed import only, record, speed
@@ -27,7 +26,7 @@ def copies(original: LoadedRecord, gates: Gates = Gates()) -> list[tuple[LoadedR
         return Judgement(verdict="drift" if len(found) == 2 else "pass")
 
     results = prove(original, gates, judge)
-    keep(canary_findings(results))
+    canary_findings(results)
     assert [result.is_found for result in results] == [place == 1 for place in range(len(results))]
     return found
 
@@ -111,5 +110,5 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
 def test_a_fault_that_is_not_found_is_invalid() -> None:
     verdicts: tuple[Outcome, ...] = ("drift", "pass", "invalid", "inconclusive")
     results = tuple(CanaryResult(name, verdict) for name, verdict in zip("abcd", verdicts, strict=True))
-    findings = [(finding.check, finding.outcome) for finding in keep(canary_findings(results))]
+    findings = [(finding.check, finding.outcome) for finding in canary_findings(results)]
     assert findings == [("canary.b", "invalid"), ("canary.c", "invalid"), ("canary.d", "inconclusive")]

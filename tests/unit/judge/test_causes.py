@@ -13,7 +13,6 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import after_experiment, begin, next_request
 from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.records import LoadedRecord
-from tests.kept_results import keep
 from tests.said import failures_of, said
 
 from .confirmations import experiment_record
@@ -110,8 +109,6 @@ def run(
     while (request := next_request(state)) is not None:
         asked.append(request)
         state = after_experiment(state, request, answer(request))
-    keep([state.spent, *asked])
-    keep(state.judgement.causes)
     return state, asked
 
 

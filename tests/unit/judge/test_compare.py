@@ -12,15 +12,10 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import architecture, weights
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, Plan, make_record, other_kernel
 from .made_records import codes, judge
-
-architecture = kept(architecture)
-compare = kept(compare)
-weights = kept(weights)
 
 
 def _tied(head_sha256: str | None) -> LoadedRecord:

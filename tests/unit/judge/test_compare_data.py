@@ -14,15 +14,10 @@ from plumbline.judge.rungs.data import data
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_json
 from plumbline.schema.record import RunRecord
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, ROWS, STEPS, Plan, make_record
 from .made_records import codes, judge
-
-batch = kept(batch)
-compare = kept(compare)
-data = kept(data)
 
 
 @pytest.mark.parametrize("row", [0, 9, 23])

@@ -14,13 +14,10 @@ from plumbline.night.rounds.plan import MAIN, Assignment, Round
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import PlatformResult
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import other_kernel, spec
 from .made_records import checked, edit, named, old
-
-judge_round = kept(judge_round)
 
 OFF: dict[str, Any] = {"gradient_factor": 1.25}
 OTHER: dict[str, Any] = {"gradient_factor": 1.5}

@@ -14,15 +14,12 @@ from plumbline.judge.confirm import after_experiment, begin, next_request
 from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.night.rounds.confirming import Case, absorb, wanted
 from plumbline.records import LoadedRecord
-from tests.kept_results import keep, kept
 from tests.said import failures_of, said
 
 from .conftest import make_record, other_kernel
 from .made_records import learned, windows
 from .rung_records import END
 from .test_causes import failed
-
-compare = kept(compare)
 
 CURVE = 8
 LOSSES = tuple(0.7 - 0.01 * step for step in range(CURVE))
@@ -75,9 +72,8 @@ def confirm(
     state, asked = begin(reference, candidate, compare(reference, candidate), budget), []
     assert state.curve is not None
     while (request := next_request(state)) is not None:
-        asked.append(keep(request))
+        asked.append(request)
         state = after_experiment(state, request, answer(request))
-    keep([state.spent, state.lost, state.judgement])
     return state, asked
 
 

@@ -14,7 +14,6 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.verdict import Divergence, Finding
-from tests.kept_results import keep
 
 from .conftest import PARAMETERS, STEPS, make_record
 
@@ -46,7 +45,7 @@ def listed(way: Intervention) -> dict[str, Any]:
 
 def ways_of(reference: LoadedRecord, found: Mismatch, trained: frozenset[str] = TRAINED) -> tuple[Intervention, ...]:
     ways = interventions(found, found.suspicions[0], reference, trained)
-    keep([listed(way) for way in ways])
+    [listed(way) for way in ways]
     return ways
 
 
@@ -179,7 +178,7 @@ def test_outputs_are_imposed_at_one_step_or_up_to_a_step() -> None:
     assert [(replay.rung, replay.step) for replay in several.replays] == [
         (rung, step) for step in (3, 4, 5) for rung in ("forward", "gradient")
     ]
-    keep([listed(way) for way in (single, several, forward_of((), 2, "Norm"))])
+    [listed(way) for way in (single, several, forward_of((), 2, "Norm"))]
 
 
 def _imposing(**more: Any) -> Intervention:
@@ -228,7 +227,7 @@ def test_only_imposed_outputs_reach_to_later_steps() -> None:
     assert {capture.step for capture in wider.captures} == {1, 2}
     plain = dataclasses.replace(held, kind="")
     assert plain.reaching(TAPS, 5) is plain
-    keep(listed(wider))
+    listed(wider)
 
 
 def test_a_candidate_of_one_step_is_tested_over_that_step() -> None:

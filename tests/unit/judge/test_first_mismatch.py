@@ -14,17 +14,11 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.walk import RUNGS, position, walk
 from plumbline.schema.verdict import Divergence, Finding
-from tests.kept_results import keep, kept
 
 from .conftest import STEPS, make_record, other_kernel
 from .made_records import at_step, edit, evaluated, probe
 from .made_records import without as lacking
 from .rung_records import first_bits
-
-compare = kept(compare)
-first_bits = kept(first_bits)
-walk = kept(walk)
-
 
 # The first different bit.
 
@@ -110,11 +104,11 @@ def test_an_evaluation_alone_is_the_last_place_to_differ() -> None:
 
 def test_recorded_differences_that_explain_rounding_are_listed() -> None:
     made, other = make_record(), make_record(fingerprint=other_kernel())
-    assert keep(other_kernels(Pair(made, other, rounding=("a replay",)))) == ("a replay", "cpu.isa: AVX2 → AVX512")
+    assert other_kernels(Pair(made, other, rounding=("a replay",))) == ("a replay", "cpu.isa: AVX2 → AVX512")
     assert other_kernels(Pair(made, made)) == ()
     assert other_kernels(Pair(made, edit(made, lacking("model")))) == ()
     modules = make_record(modules={"layer.norm": "LayerNorm(eps=1e-3)"})
-    assert len(keep(other_kernels(Pair(made, modules)))) == 1
+    assert len(other_kernels(Pair(made, modules))) == 1
 
 
 # The order of rungs.
@@ -142,7 +136,6 @@ def test_a_mismatch_has_its_position_by_step_and_rung(mismatch: Mismatch, expect
 
 
 def test_rungs_of_one_step_are_in_the_order_of_consequence() -> None:
-    keep(RUNGS)
     assert [position(item(rung, 2))[1] for rung in RUNGS[4:]] == list(range(4, 13))
 
 

@@ -14,15 +14,10 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.restored import check_restored
 from plumbline.judge.rungs.loss import loss
 from plumbline.records import LoadedRecord
-from tests.kept_results import keep, kept
 
 from .confirmations import confirm, experiment_record
 from .conftest import Plan, make_record
 from .made_records import edit, experiment
-
-check_restored = kept(check_restored)
-compare = kept(compare)
-loss = kept(loss)
 
 CauseList = list[tuple[str, str]]
 
@@ -163,5 +158,4 @@ def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: d
     state = begin(reference, candidate, compare(reference, candidate), 8)
     while (request := next_request(state)) is not None:
         state = after_experiment(state, request, run(request))
-    keep(state.judgement)
     assert causes(state) == [(code, "confirmed")]

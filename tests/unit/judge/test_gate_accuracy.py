@@ -12,14 +12,10 @@ from plumbline.judge.gates.accuracy import learn, parting, shared_rows
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_records import answered, learned
-
-compare = kept(compare)
-learn = kept(learn)
 
 
 def rows(right: list[int], weights: str, **changes: Any) -> LoadedRecord:

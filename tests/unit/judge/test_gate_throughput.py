@@ -14,15 +14,10 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_speed import computed, only, run, speed
-
-compare = kept(compare)
-throughput = kept(throughput)
-
 
 # The share of throughput that was lost.
 

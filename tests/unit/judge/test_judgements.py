@@ -9,15 +9,10 @@ import pytest
 from plumbline.judge import compare, judge_round, merge, trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note
-from tests.kept_results import keep, kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_records import Change, checked, edit, evaluation, in_spec, named, old, whole
-
-compare = kept(compare)
-judge_round = kept(judge_round)
-
 
 # Rounds.
 
@@ -118,14 +113,12 @@ def test_merged_judgements_keep_the_surest_cause_and_each_line_once() -> None:
 
     first, second = (Divergence(stage="forward", step=step, at="m") for step in (3, 1))
     notes = [Note(text=text) for text in ("x", "y")]
-    merged = keep(
-        merge([
+    merged = merge([
             part("pass", suspects=("s", "t"), notes=(notes[0],)),
             part("drift", ("loss", "confirmed"), ("rng", "unattributed"), ("kernel", "likely"), first_divergence=first),
             part("inconclusive", ("loss", "likely"), ("rng", "likely"), ("kernel", "likely"), suspects=("t", "u"),
                  first_divergence=second, notes=(notes[1], notes[0])),
-        ])
-    )  # fmt: skip
+        ])  # fmt: skip
     assert merged.verdict == "drift"
     assert [(each.code, each.sure) for each in merged.causes] == [
         ("loss", "confirmed"), ("rng", "likely"), ("kernel", "likely"),

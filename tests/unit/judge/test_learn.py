@@ -13,13 +13,10 @@ from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.verdict import Finding
-from tests.kept_results import keep, kept
 from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import answered, learned
-
-compare = kept(compare)
 
 
 def _gate(reference: LoadedRecord, candidate: LoadedRecord) -> Finding:
@@ -196,10 +193,9 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
     state = begin(sides[HEALED], sides[SAME], compare(sides[HEALED], sides[SAME]), 6)
     answers, asked = iter(filter(None, (first, second))), []
     while (request := next_request(state)) is not None:
-        asked.append(keep(request))
+        asked.append(request)
         side = HEALED if request.runs_on == "reference" else next(answers)
         state = after_experiment(state, request, rerun_of(sides[side], request))
-    keep(state.judgement)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
     assert [one.rung for request in asked for one in request.experiment.replays] == rungs
     assert {(request.experiment.part, request.experiment.steps) for request in asked} == {("learn", 2)}
@@ -215,7 +211,6 @@ def test_a_lost_experiment_on_a_curve_is_run_once_more_and_then_leaves_its_cause
     state, asked = begin(left, right, compare(left, right), 1), 0
     while (request := next_request(state)) is not None:
         state, asked = after_experiment(state, request, None, "no worker came online"), asked + 1
-    keep(state.judgement)
     assert asked == 2
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("rng", "likely")]
     assert "no worker came online" in said(state.judgement.causes[0].tried)[0]

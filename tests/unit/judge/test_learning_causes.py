@@ -15,7 +15,6 @@ from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, Finding
-from tests.kept_results import keep
 from tests.said import said
 
 from .conftest import make_record, other_kernel
@@ -77,7 +76,7 @@ def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> N
     cases = open_cases(round_, gathered, {}, results)
     while asked := wanted(cases):
         cases = absorb(cases, {str(each[2].experiment_id): rerun(curve(5), each[1]) for each in asked}, {})
-    aws, azure = keep(apply_cases(results, cases))["w"].values()
+    aws, azure = apply_cases(results, cases)["w"].values()
     assert (aws.verdict, [(cause.code, cause.sure) for cause in aws.causes]) == ("drift", [("optimizer", "confirmed")])
     assert [finding.check for finding in aws.findings if finding.outcome == "drift"] == ["learn.bits"]
     assert (aws.first_divergence.stage, aws.first_divergence.step) == ("learn", 5)

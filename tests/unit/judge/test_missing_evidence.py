@@ -15,7 +15,6 @@ from plumbline.schema.digest import digest_array
 from plumbline.schema.fact import Fact
 from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.verdict import Finding
-from tests.kept_results import keep, kept
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record
@@ -35,14 +34,11 @@ from .made_records import (
     without,
 )
 
-compare = kept(compare)
-
-
 # Completeness.
 
 
 def lacks(made: LoadedRecord, side: str = "candidate") -> list[tuple[Any, ...]]:
-    found = keep(list(missing_evidence(made, side)))
+    found = list(missing_evidence(made, side))
     assert all(isinstance(finding.detail, Fact) and finding.detail.values["side"] == side for finding in found)
     return [(finding.check, finding.outcome, finding.observed, finding.limit) for finding in found]
 
@@ -297,7 +293,7 @@ def test_an_experiment_is_asked_for_its_own_steps_only() -> None:
 
 
 def unequal(left: LoadedRecord, right: LoadedRecord) -> list[tuple[Any, ...]]:
-    found = keep([finding for _, finding in unequal_evidence(left, right)])
+    found = [finding for _, finding in unequal_evidence(left, right)]
     return [(finding.check, finding.observed, finding.limit) for finding in found]
 
 
@@ -333,7 +329,7 @@ def without_linear(content: Content) -> None:
 def test_a_failure_names_its_place(end: dict[str, Any], outcome: str, observed: str, detail: str, side: int) -> None:
     pair = [whole(), whole()]
     pair[side] = edit(pair[side], lambda content: content.update(exit={"status": "failed", **end}))
-    (finding,) = keep(problems(*pair))
+    (finding,) = problems(*pair)
     assert (finding.check, finding.outcome, finding.observed, finding.limit) == (
         "record.exit", outcome, observed, "completed",
     )  # fmt: skip
@@ -350,7 +346,7 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
         pair[side], at_step(2, loss=None), at_step(4, loss=None),
         lambda content: content["evidence"]["learn"].update(losses=[0.5] * 5 + [None] + [0.5] * 2),
     )  # fmt: skip
-    found = keep(problems(*pair))
+    found = problems(*pair)
     assert [(finding.check, finding.outcome) for finding in found] == [
         ("probe.loss", "invalid"),
         ("learn.loss", "invalid"),
@@ -365,7 +361,7 @@ def test_a_loss_that_is_missing_is_invalid_at_its_first_step(side: int) -> None:
 def test_an_experiment_is_not_compared_with_a_training(side: int) -> None:
     pair = [whole(), whole()]
     pair[side] = edit(pair[side], experiment())
-    assert [finding.check for finding in keep(problems(*pair))] == ["record.experiment"]
+    assert [finding.check for finding in problems(*pair)] == ["record.experiment"]
     assert not problems(pair[side], pair[side])
     assert compare(pair[0], pair[1]).verdict == "invalid"
 

@@ -12,7 +12,6 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
 from plumbline.schema.tolerance import floor_of, growth, limit, relative
-from tests.kept_results import kept
 
 from .conftest import make_record
 from .made_records import (
@@ -25,8 +24,6 @@ from .made_records import (
     without,
 )
 from .rung_records import first_bits
-
-first_bits = kept(first_bits)
 
 
 def tapped(step: int, stage: str, name: str, **fields: Any) -> Change:

@@ -10,12 +10,9 @@ from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import make_record, other_kernel
-
-compare = kept(compare)
 
 
 @pytest.fixture(scope="module")

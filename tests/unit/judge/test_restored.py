@@ -16,7 +16,6 @@ from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_resto
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, Judgement
-from tests.kept_results import keep
 from tests.said import said
 
 from .conftest import STEPS, make_record, other_kernel
@@ -76,7 +75,7 @@ def check(
     **more: Any,
 ) -> RestoredOutcome:
     known, sides = more.pop("known", NONE), Pair(reference, before, **more)
-    return keep(check_restored(sides, after, mismatch=found, ways=ways or (WAY,), known=known))
+    return check_restored(sides, after, mismatch=found, ways=ways or (WAY,), known=known)
 
 
 Sizes = tuple[float, float, bool]
@@ -176,7 +175,7 @@ def test_rounding_has_gone_if_fp64_leaves_a_hundredth_of_it(reference: LoadedRec
         (2.0**-10, 2.0**-17, True), (2.0**-10, 2.0**-16, False), (64.0, 2.0**-7, True), (64.0, 2.0**-6, False),
         (2.0**-10, 0.0, True), (0.0, 0.0, True),
     ):  # fmt: skip
-        outcome = keep(agree_exactly(found, off(was), off(now), NONE))
+        outcome = agree_exactly(found, off(was), off(now), NONE)
         assert outcome.restored is restored
         assert outcome.scale == (0.01 if now == 0 else 1.0)
     for now, scale in ((2.0**-40, 0.01), (2.0**-39, 1.0)):
@@ -190,16 +189,16 @@ def test_what_fp64_leaves_is_a_second_cause_only_behind_the_rounding(reference: 
         (0, NONE, ["gradient"]), (2, NONE, ["gradient"]), (0, frozenset({"loss"}), ["gradient"]),
         (0, frozenset({"gradient"}), []),
     ):  # fmt: skip
-        outcome = keep(agree_exactly(mismatch("forward", at), before, after, known))
+        outcome = agree_exactly(mismatch("forward", at), before, after, known)
         assert [other.suspicions[0].code for other in outcome.left] == left
         assert all(other.is_certain for other in outcome.left)
-    same = keep(agree_exactly(mismatch("forward", 0, code="gradient"), before, after, NONE))
+    same = agree_exactly(mismatch("forward", 0, code="gradient"), before, after, NONE)
     assert same.left == ()
     # The first suspicion is the one that this experiment tests.
     several = mismatch("forward", 0, code="gradient")
     several = replace(several, suspicions=(*several.suspicions, suspected("operator")))
     assert agree_exactly(several, before, after, NONE).left == ()
-    behind = keep(agree_exactly(mismatch("evaluation", 4), after, Pair(reference, reference), NONE))
+    behind = agree_exactly(mismatch("evaluation", 4), after, Pair(reference, reference), NONE)
     assert behind.left == ()
 
 
@@ -223,7 +222,7 @@ def test_the_gap_of_a_mismatch_is_measured_at_its_own_place(
     )
     for plan in plans:
         pair = Pair(reference, made(**plan))
-        outcome = keep(agree_exactly(mismatch(rung, step), pair, Pair(reference, reference), NONE))
+        outcome = agree_exactly(mismatch(rung, step), pair, Pair(reference, reference), NONE)
         assert outcome.restored or (rung, step) == ("optimizer", 5)
         has_differed = not isinstance(outcome.text, Fact) or outcome.text.values.get("was") != 0
         assert not agree_exactly(mismatch(rung, step), pair, pair, NONE).restored or not has_differed
@@ -233,14 +232,14 @@ def test_a_rerun_is_compared_over_its_steps_and_its_evaluation(reference: Loaded
     for plan, step in (({"gradient_factor_at": 3}, 3), ({"noise": {"head@6": 0.5}}, None), ({"seed": 2}, 0)):
         rerun = made(**plan)
         for steps in (2, 3, 4, STEPS - 1, STEPS):
-            parting = keep(disagreement(reference, rerun, steps))
+            parting = disagreement(reference, rerun, steps)
             assert (parting is not None) is (steps == STEPS if step is None else steps > step)
     assert disagreement(reference, made(), STEPS) is None
 
 
 def test_a_rerun_that_differs_is_described_by_its_first_place() -> None:
-    assert said(keep(unsteady(mismatch("gradient", 3))).why).endswith("differs at gradient at step 3, layer.norm")
-    assert said(keep(unsteady(mismatch("evaluation", None, "logits"))).why).endswith("differs at evaluation, logits")
+    assert said(unsteady(mismatch("gradient", 3)).why).endswith("differs at gradient at step 3, layer.norm")
+    assert said(unsteady(mismatch("evaluation", None, "logits")).why).endswith("differs at evaluation, logits")
 
 
 def test_a_cause_that_no_value_restored_is_the_likeliest_that_fp64_does_not_exclude() -> None:
@@ -251,8 +250,8 @@ def test_a_cause_that_no_value_restored_is_the_likeliest_that_fp64_does_not_excl
         (("rng", "operator"), "rng"), (("kernel",), "kernel"),
     ):  # fmt: skip
         each = replace(found, suspicions=tuple(suspected(code) for code in codes))
-        assert keep(still_likely(each, lines, ("a", "b"))).code == expected
-        assert keep(unattributed(each, lines, ("a",))).sure == "unattributed"
+        assert still_likely(each, lines, ("a", "b")).code == expected
+        assert unattributed(each, lines, ("a",)).sure == "unattributed"
 
 
 def test_causes_of_throughput_stand_beside_those_that_experiments_settle() -> None:

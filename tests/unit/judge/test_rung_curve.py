@@ -12,7 +12,6 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.parts import evaluated
 from plumbline.judge.rungs.log import first_step_apart, logged
 from plumbline.records import LoadedRecord
-from tests.kept_results import keep
 
 from .rung_records import END, LEARN, Content, both, code, log, masked, side, why, with_learn
 
@@ -78,8 +77,8 @@ def test_a_curve_names_the_first_step_apart(case: str) -> None:
     assert text in why(found)
     assert other is not None
     sides = [each.record.evidence.learn for each in (left, right)]
-    keep(first_step_apart(*sides))  # type: ignore[arg-type]
-    keep(first_step_apart(*sides[::-1]))  # type: ignore[arg-type]
+    first_step_apart(*sides)  # type: ignore[arg-type]
+    first_step_apart(*sides[::-1])  # type: ignore[arg-type]
 
 
 def test_hidden_tokens_of_a_curve_are_named_only_by_their_rows() -> None:

@@ -11,7 +11,6 @@ from plumbline.judge import compare
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.data import data
 from plumbline.schema.digest import digest_json
-from tests.kept_results import keep
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, LABELS, ROWS
@@ -145,13 +144,13 @@ def test_a_part_of_a_permuted_dataset_is_an_order(
     for place in range(copies[1]):
         theirs[-1 - place], their_marks[-1 - place] = 5010, 0
     reference, candidate = side(rows(own, marks)), side(rows(theirs, their_marks))
-    assert [code(each) for each in keep(data(Pair(reference, candidate)))] == [named]
+    assert [code(each) for each in data(Pair(reference, candidate))] == [named]
 
 
 def test_a_dataset_that_differs_in_rows_not_read_is_said_to() -> None:
     longer = side(texts=texts({}, 40), labels=[row % LABELS for row in range(40)], order=list(range(ROWS)))
     shorter = side(texts=texts({}, 35), labels=[row % LABELS for row in range(35)], order=list(range(ROWS)))
-    found = [keep(data(Pair(*pair))) for pair in ((longer, shorter), (shorter, longer))]
+    found = [data(Pair(*pair)) for pair in ((longer, shorter), (shorter, longer))]
     assert all(each for each in found)
 
     def without_rows(content: Content) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.optimizer import schedule, settings, update
 from plumbline.records import LoadedRecord
-from tests.kept_results import keep
 from tests.said import said
 
 from .rung_numbers import NAMES, STEP, of_step, scaled
@@ -86,4 +85,4 @@ def test_the_weight_farthest_over_its_limit_is_named() -> None:
     assert [each.code for each in found.suspicions] == ["optimizer", "gradient"]
     found, _ = both(update, plain, side(scaled("weight", NAMES[2], norm=None)), STEP)
     assert found.findings[0].observed is None
-    keep([update(Pair(plain, side(linear), scale=scale), STEP) for scale in (1e-3, 1.0, 100.0)])
+    [update(Pair(plain, side(linear), scale=scale), STEP) for scale in (1e-3, 1.0, 100.0)]

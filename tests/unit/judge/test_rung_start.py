@@ -9,7 +9,6 @@ from plumbline.judge.rungs.model import architecture, other_modules, restructure
 from plumbline.judge.rungs.rng import rng, rng_differs
 from plumbline.judge.rungs.selfcheck import failed_at, selfcheck
 from plumbline.records import LoadedRecord
-from tests.kept_results import keep
 from tests.said import said
 
 from .rung_records import both, code, generators, parameters, side, why
@@ -51,11 +50,11 @@ def test_modules_are_listed_by_what_differs() -> None:
     assert right is not None
     assert other_modules(left, right) == [("layer.norm", "layer.norm: LayerNorm() → LayerNorm(eps=1e-05)")]
     fewer = right.replace(modules=right.modules[:1] + right.modules[2:])
-    assert said(keep(other_modules(left, fewer))) == [
+    assert said(other_modules(left, fewer)) == [
         ("layer.norm", "layer.norm: LayerNorm() → LayerNorm(eps=1e-05)"),
         ("layer.linear", "module layer.linear is missing"),
     ]
-    assert said(keep(other_modules(fewer, left))[1]) == ("layer.linear", "module layer.linear is additional")
+    assert said(other_modules(fewer, left)[1]) == ("layer.linear", "module layer.linear is additional")
 
 
 def test_initial_values_are_counted_over_equally_named_and_shaped_parameters() -> None:
@@ -98,7 +97,7 @@ def test_a_failed_selfcheck_names_its_machine() -> None:
 
     failed, passed, unknown = checked("drift", "loss of step 0"), checked("pass", ""), checked("unknown", "x")
     assert [failed_at(each) for each in (failed, passed, unknown, side())] == ["loss of step 0", None, None, None]
-    found = keep(selfcheck(failed))
+    found = selfcheck(failed)
     assert found is not None
     assert found[1].sure == "confirmed"
     assert selfcheck(passed) is selfcheck(unknown) is selfcheck(side()) is None

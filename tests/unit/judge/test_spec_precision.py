@@ -10,14 +10,10 @@ from plumbline.judge import compare, judge_round
 from plumbline.judge.canary import prove
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import edit, in_spec, named, old
-
-compare = kept(compare)
-judge_round = kept(judge_round)
 
 
 def measured(name: str, precision: str = "fp32", **bits: int) -> LoadedRecord:

@@ -15,15 +15,10 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.errors import ExitCode
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import make_record
 from .made_speed import COMPUTE, SAMPLES, only, record, speed, times, upgraded
-
-compare = kept(compare)
-needs_rerun = kept(needs_rerun)
-
 
 SLOW = {
     "loader": {"breakdown": {"data_wait": 0.02}},

@@ -9,11 +9,8 @@ import pytest
 
 from plumbline.judge import compare
 from plumbline.schema.evidence import SpeedEvidence
-from tests.kept_results import kept
 
 from .made_speed import COMPUTE, record, upgraded
-
-compare = kept(compare)
 
 MEASURED = Path(__file__).resolve().parents[3] / "bench" / "results" / "gpu" / "mfu-large.json"
 POWER_CAP, THERMAL = 4.0, 64.0

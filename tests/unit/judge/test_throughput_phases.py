@@ -8,13 +8,9 @@ import pytest
 
 from plumbline.judge.gates.throughput_causes import speed_cause
 from plumbline.schema.evidence import SpeedEvidence
-from tests.kept_results import kept
 from tests.said import said
 
 from .made_speed import run
-
-speed_cause = kept(speed_cause)
-
 
 # The phase that lost the time.
 

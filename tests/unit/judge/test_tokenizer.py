@@ -10,13 +10,10 @@ from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from plumbline.schema.verdict import Judgement
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import PROOFS, Plan, make_record, other_kernel
 from .made_records import windows
-
-compare = kept(compare)
 
 OTHER = "d" * 64
 

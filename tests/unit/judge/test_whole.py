@@ -13,14 +13,10 @@ from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_array
 from plumbline.schema.record import RunRecord
-from tests.kept_results import kept
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
 from .made_records import LEARN, Content, evaluation, keep_taps, probe, whole
-
-compare = kept(compare)
-stands_alone = kept(stands_alone)
 
 
 def learn_stops(content: Content) -> None:

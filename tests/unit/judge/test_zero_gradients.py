@@ -14,13 +14,10 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_json
 from plumbline.schema.tolerance import least_gradient
-from tests.kept_results import kept
 
 from .conftest import make_record, other_kernel
 from .made_records import Change, Content, edit
 from .made_records import probe as probe_of
-
-compare = kept(compare)
 
 
 def zero_gradient(size: float, *, window: Change | None = None, **changes: Any) -> LoadedRecord:
