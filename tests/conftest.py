@@ -19,7 +19,12 @@ from typing import Any
 
 import pytest
 
+from plumbline.local.servers import reserve_port
+
 pytest_plugins = ["tests.cpu_budget"]
+# The Prefect server of `tests/flows` has one port for all processes of a call.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["PLUMBLINE_TEST_PORT"] = str(reserve_port())
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell that starts the tests in the background ignores SIGINT, and `nohup` SIGHUP: their children would inherit that.

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,12 +185,12 @@ def folder():
             os.kill(pid, signal.SIGKILL)
 
 
-def begin(folder: Path, suite: Path, *options: str) -> Round:
+def begin(folder: Path, suite: Path, *options: str, environment: Mapping[str, str] | None = None) -> Round:
     """Start `plumbline run SUITE --json` in `folder`; the caller stops it."""
     command = [sys.executable, "-m", "plumbline", "run", str(suite), "--json", *options]
     process = subprocess.Popen(
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
+        start_new_session=True, env={**os.environ, **(environment or {})},
     )  # fmt: skip
     round_ = Round(process, folder)
     stderr = process.stderr

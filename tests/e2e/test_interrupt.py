@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import assert_nothing_left, small
 
-pytestmark = [pytest.mark.e2e, pytest.mark.azurite]
+pytestmark = [pytest.mark.long, pytest.mark.azurite]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Subset of the fault benchmark: all faults found and named, no control flagged.
 
-One fault of each of some kinds, each with few experiments; `make faults` has all. `tests/e2e/test_drift.py` has one of
+One fault of each of some kinds, each with few experiments; `make faults` has all. `tests/e2e` has one of
 the data, `tests/train` of the others.
 """
 

@@ -1,15 +1,16 @@
-"""One real Prefect server for all flow tests."""
+"""One real Prefect server for the flow tests of all processes of a call."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from plumbline.local.servers import reserve_port
 from plumbline.local.services import LOGIN_NAME
 from plumbline.local.stack import Stack
 from plumbline.night.prepare import prepare
@@ -18,7 +19,7 @@ from plumbline.schema.suite import Suite
 from tests.flows.small_suite import LIMITS, small_suite
 from tests.flows.stubs import Material, model_record
 
-_PORT = reserve_port()
+_PORT = int(os.environ["PLUMBLINE_TEST_PORT"])
 _LOGIN = "plumbline:tests"
 # Before Prefect is imported: its background threads see the settings of the import alone, and without these they would
 # start a server of their own.
@@ -34,18 +35,52 @@ from prefect.client.orchestration import SyncPrefectClient, get_client  # noqa: 
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings  # noqa: E402 - see above
 
 
-@pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    state = tmp_path_factory.mktemp("stack")
-    (state / LOGIN_NAME).write_text(_LOGIN)
-    with Stack(small_suite(state, platforms=("onprem",)), state, port=_PORT, say=lambda _: None) as running:
-        running.servers.wait_for_api()
-        yield running
+@dataclass(frozen=True)
+class Server:
+    """Address and login of the Prefect server."""
+
+    api_url: str = f"http://127.0.0.1:{_PORT}/api"
+    login: str = _LOGIN
 
 
 @pytest.fixture(scope="session")
-def _settings(stack: Stack) -> Iterator[None]:
-    updates = {PREFECT_API_URL: stack.api_url, PREFECT_HOME: str(stack.state / "home")}
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of all processes of this call."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def server(shared_folder: Path) -> Iterator[Server]:
+    """Return the Prefect server: the process that asks first starts it, and ends it once no other uses it.
+
+    The stack's guard ends the server of a process that is killed.
+    """
+    state = shared_folder / "stack"
+    with (shared_folder / "users").open("a") as users, ExitStack() as owned:
+        with locked(shared_folder / "start"):
+            if not state.exists():
+                state.mkdir()
+                (state / LOGIN_NAME).write_text(_LOGIN)
+                suite = small_suite(state, platforms=("onprem",))
+                stack = owned.enter_context(Stack(suite, state, port=_PORT, say=lambda _: None))
+                owned.callback(fcntl.flock, users, fcntl.LOCK_EX)
+                stack.servers.wait_for_api()
+            fcntl.flock(users, fcntl.LOCK_SH)
+        yield Server()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process is inside of the block."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def _settings(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    updates = {PREFECT_API_URL: server.api_url, PREFECT_HOME: str(tmp_path_factory.mktemp("home"))}
     with temporary_settings(updates):
         yield
 
@@ -57,12 +92,10 @@ def client(_settings: None) -> Iterator[SyncPrefectClient]:
 
 
 @pytest.fixture(scope="session")
-def material_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def material_folder(shared_folder: Path) -> Path:
     """Return a folder of all processes of this call, with `build`, and in `model` a spec and its training's record."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "material"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = shared_folder / "material"
+    with locked(folder.with_suffix(".lock")):
         if not (folder / "made").exists():
             suite = small_suite(folder, platforms=("onprem",))
             spec = prepare(suite, folder / "build", lambda _: None)["tiny"]

@@ -32,10 +32,10 @@ from plumbline.cli.main import main
 from plumbline.local import services
 from plumbline.local.process import start, stop
 from plumbline.local.servers import reserve_port
-from plumbline.local.stack import Stack
 from plumbline.schema.extras import resource
 from plumbline.schema.suite import Alert, Schedule, Suite
 from tests.flows.clocks import jumped_clock
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import deploy, deploy_round
 
@@ -173,10 +173,10 @@ def proxy_without_websockets(api_url: str) -> Iterator[str]:
 
 
 def test_a_proxy_that_refuses_websockets_is_found(
-    stack: Stack, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["doctor", str(write(suite, tmp_path)), "--state", str(tmp_path), "--json"]
-    with proxy_without_websockets(stack.api_url) as url:
+    with proxy_without_websockets(server.api_url) as url:
         with temporary_settings({PREFECT_API_URL: url}):
             main(command)
         assert "wrong credentials: HTTP 403" in str(checks(capsys)["Prefect API"]["what"])
@@ -245,11 +245,11 @@ def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
 
 
 def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
-    stack: Stack, suite: Suite, tmp_path: Path
+    server: Server, suite: Suite, tmp_path: Path
 ) -> None:
     path = write(suite, tmp_path)
     command = [sys.executable, "-m", "plumbline", "doctor", str(path), "--state", str(tmp_path), "--json"]
-    prefect = services.prefect_environment(stack.api_url, tmp_path / "home", stack.login)
+    prefect = services.prefect_environment(server.api_url, tmp_path / "home", server.login)
     environment = {**services.inherited(), **prefect, **jumped_clock(tmp_path, -7200.0)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     result = {item["where"]: item for item in json.loads(done.stdout)["checks"]}["Prefect API's clock"]
@@ -257,6 +257,7 @@ def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
     assert "time service here, or on the server" in result["hint"]
 
 
+@pytest.mark.long
 def test_a_server_that_wants_a_password(suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port, home = reserve_port(), tmp_path / "locked"
     url = f"http://127.0.0.1:{port}/api"

@@ -15,11 +15,12 @@ import plumbline
 from plumbline.cli.main import main
 from plumbline.local import services
 from plumbline.local.process import Child, start, stop
-from plumbline.local.stack import CONTROLLERS, Stack
+from plumbline.local.stack import CONTROLLERS
 from plumbline.night.doctor.place import cuda_of_torch, installed_gpus
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from plumbline.schema.suite import Suite
 from tests.flows.clocks import jumped_clock
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import deploy
 
@@ -27,14 +28,14 @@ StartWorker = Callable[[str, dict[str, str]], None]
 
 
 @pytest.fixture
-def start_worker(stack: Stack, suite: Suite, tmp_path: Path, client: SyncPrefectClient) -> Iterator[StartWorker]:
+def start_worker(server: Server, suite: Suite, tmp_path: Path, client: SyncPrefectClient) -> Iterator[StartWorker]:
     """Start a platform's worker; return once it is online."""
     workers: list[Child] = []
 
     def begin(platform: str, environment: dict[str, str]) -> None:
         pool = suite.platforms[platform].work_pool if platform in suite.platforms else f"{suite.name}-ctl"
         home = tmp_path / "home" / platform
-        prefect = services.prefect_environment(stack.api_url, home, stack.login)
+        prefect = services.prefect_environment(server.api_url, home, server.login)
         every = {**services.inherited(), **prefect, "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
         command = services.worker_command(pool, f"{platform}-doctor")
         workers.append(start(pool, command, log=tmp_path / f"{platform}.log", environment=every, folder=home))

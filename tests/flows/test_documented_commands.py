@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from plumbline.local import services
-from plumbline.local.stack import Stack
 from plumbline.schema.suite import Suite
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.unit.infra.documented_commands import ROOT, commands
 
@@ -30,11 +32,12 @@ def test_the_documentation_names_the_event_with_its_resource() -> None:
     assert any(command.startswith("prefect event emit") and "--resource-id" in command for command in COMMANDS)
 
 
-def test_the_documented_commands_work(stack: Stack, suite: Suite, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_the_documented_commands_work(server: Server, suite: Suite, tmp_path: Path) -> None:
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment = {
         **services.inherited(),
-        **services.prefect_environment(stack.api_url, tmp_path / "home", stack.login),
+        **services.prefect_environment(server.api_url, tmp_path / "home", server.login),
         **path,
     }
     (tmp_path / "suite.toml").write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")

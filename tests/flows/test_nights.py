@@ -17,7 +17,6 @@ from plumbline.judge import compared
 from plumbline.judge.history.series import row_of
 from plumbline.judge.pair import Pair
 from plumbline.judge.walk import Walk
-from plumbline.local.stack import Stack
 from plumbline.night.alerts import AlertBook
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
@@ -26,6 +25,7 @@ from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.unit.judge.test_speed import speed
@@ -55,7 +55,7 @@ def earlier_nights(suite: Suite, material: Material, values: list[float]) -> Non
 
 
 def night(  # noqa: PLR0917 - one round, fully described
-    index: int, suite: Suite, stack: Stack, material: Material, folder: Path, slower: Callable[[bool], float]
+    index: int, suite: Suite, server: Server, material: Material, folder: Path, slower: Callable[[bool], float]
 ) -> tuple[RoundVerdict, str]:
     """Run one round; `slower` returns the loss of a run, or of a rerun."""
     when = BEGIN + timedelta(days=index)
@@ -67,14 +67,14 @@ def night(  # noqa: PLR0917 - one round, fully described
         return {"speed": speed(slower=loss).to_json(), "record": times}
 
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
-    with StubWorkers(suite, stack.api_url, material[1], folder / "work", measure=measure):
+    with StubWorkers(suite, server.api_url, material[1], folder / "work", measure=measure):
         state = regression(suite=suite, round_id=name, return_state=True)
     return CentralStore(open_store(suite.store)).get_round(suite.name, name), str(state.name)
 
 
 @pytest.mark.usefixtures("client")
 def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
-    stack: Stack, material: Material, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, material: Material, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = nightly(tmp_path, "creep")
     deploy_round(suite)
@@ -84,7 +84,7 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     earlier_nights(suite, material, (noise + crept[: PAST + CREPT]).tolist())
     central = CentralStore(open_store(suite.store))
     first, second = PAST + CREPT, PAST + CREPT + 1
-    verdict, state = night(first, suite, stack, material, tmp_path, lambda _: float(crept[first]))
+    verdict, state = night(first, suite, server, material, tmp_path, lambda _: float(crept[first]))
     assert (verdict.verdict, state) == ("drift", "Drift")
     path = tmp_path / "creep.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)))
@@ -92,7 +92,7 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     assert main(["baseline", "accept", str(path)]) == 2
     assert "is drift, not a pass, and cannot be approved" in capsys.readouterr().err
     assert BaselineBook(central).list() == ((), {})
-    later, state = night(second, suite, stack, material, tmp_path, lambda _: float(crept[first]))
+    later, state = night(second, suite, server, material, tmp_path, lambda _: float(crept[first]))
     assert (later.verdict, state) == ("pass", "Completed")
     known = next(item for item in later.platforms["p00"].findings if item.check == "history.throughput")
     assert "still open" in known.detail
@@ -108,11 +108,11 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
 
 @pytest.mark.usefixtures("client")
 def test_a_blind_judge_is_caught_by_the_canary(
-    stack: Stack, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite = nightly(tmp_path, "blind")
     deploy_round(suite)
-    verdict, state = night(0, suite, stack, material, tmp_path, lambda _: 0.0)
+    verdict, state = night(0, suite, server, material, tmp_path, lambda _: 0.0)
     assert (verdict.verdict, state) == ("pass", "Completed")
     assert verdict.proven.endswith("4 of 4 planted faults found")
 
@@ -120,7 +120,7 @@ def test_a_blind_judge_is_caught_by_the_canary(
         return Walk(mismatches=(), rounding=())
 
     monkeypatch.setattr(compared, "walk", blind)
-    verdict, state = night(1, suite, stack, material, tmp_path, lambda _: 0.0)
+    verdict, state = night(1, suite, server, material, tmp_path, lambda _: 0.0)
     assert (verdict.verdict, state) == ("invalid", "Invalid")
     checks = {finding.check for finding in verdict.platforms["p00"].findings if finding.outcome == "invalid"}
     assert checks == {"canary.weights", "canary.batches", "canary.layer-norm-eps"}

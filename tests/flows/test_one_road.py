@@ -27,10 +27,10 @@ from prefect.client.schemas.objects import FlowRun
 from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.local.process import Child, start, stop
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.schema.suite import Alert, Schedule, Suite
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.conftest import Server
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import Receiver, receiver
 
@@ -49,7 +49,7 @@ _STUB = (Path(__file__).parent / "stub_trainer/sitecustomize.py").read_text(enco
 class Team:
     """Suite in its own folder, with stock workers and user commands."""
 
-    stack: Stack
+    server: Server
     suite: Suite
     folder: Path
     webhook: Receiver
@@ -58,7 +58,7 @@ class Team:
     @property
     def environment(self) -> dict[str, str]:
         path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        prefect = services.prefect_environment(self.stack.api_url, self.folder / "home", self.stack.login)
+        prefect = services.prefect_environment(self.server.api_url, self.folder / "home", self.server.login)
         return {**services.inherited(), **prefect, **path, "OMP_NUM_THREADS": "1"}
 
     def write(self, suite: Suite) -> None:
@@ -88,7 +88,7 @@ class Team:
 
 
 @pytest.fixture
-def team(client: SyncPrefectClient, stack: Stack, material_folder: Path, tmp_path: Path) -> Iterator[Team]:
+def team(client: SyncPrefectClient, server: Server, material_folder: Path, tmp_path: Path) -> Iterator[Team]:
     shutil.copytree(material_folder / "model/record", tmp_path / "stub/records/good")
     shutil.copytree(material_folder / "build", tmp_path / "elsewhere/.plumbline/build")
     suite = small_suite(tmp_path, "one-road", ("onprem",))
@@ -102,7 +102,7 @@ def team(client: SyncPrefectClient, stack: Stack, material_folder: Path, tmp_pat
     suite = suite.replace(reference="first", platforms=platforms, alerts=[alert], dispatch={"quorum": 2})
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("one-road", overwrite=True)
-        team = Team(stack, suite, tmp_path, webhook, {})
+        team = Team(server, suite, tmp_path, webhook, {})
         team.write(suite)
         yield team
         stop(team.workers.values(), grace_seconds=15)

@@ -78,6 +78,7 @@ def look(suite: Suite) -> None:
     check_missed_rounds(suite)
 
 
+@pytest.mark.long
 def test_rounds_outlive_a_restart_of_the_server_with_their_verdict_and_without_a_false_alert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,6 @@ from prefect.exceptions import Abort
 from plumbline.cli.main import main
 from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.flows.regression import regression
-from plumbline.local.stack import Stack
 from plumbline.night.alerts import AlertBook
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
@@ -40,6 +39,7 @@ from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.flows.webhook_server import receiver
@@ -54,7 +54,7 @@ def impatient(suite: Suite, *platforms: str, seconds: float) -> Suite:
 
 def play(
     suite: Suite,
-    stack: Stack,
+    server: Server,
     material: Material,
     folder: Path,
     kinds: dict[str, str],
@@ -73,7 +73,7 @@ def play(
     if not deployed:
         deploy_round(suite)
     name = f"{night}-020000-{suite.name}"
-    workers = StubWorkers(suite, stack.api_url, record, folder / "work", behave, measure=measure)
+    workers = StubWorkers(suite, server.api_url, record, folder / "work", behave, measure=measure)
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": spec})
     with workers:
         state = regression(suite=suite, round_id=name, return_state=True)
@@ -82,10 +82,10 @@ def play(
 
 
 def test_equal_records_pass_and_the_ui_shows_it(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "even", 2)
-    verdict, state = play(suite, stack, material, tmp_path, {})
+    verdict, state = play(suite, server, material, tmp_path, {})
     assert (verdict.verdict, state) == ("pass", "Completed: pass: p00, p01")
     report = Path(verdict.report)
     assert 'href="../../../site/even/index.html"' in report.read_text(encoding="utf-8")
@@ -102,42 +102,42 @@ def test_equal_records_pass_and_the_ui_shows_it(
     )
     bars = client.read_artifacts(artifact_filter=progress)
     assert [(bar.data, bar.description) for bar in bars] == [(100.0, "done: pass")]
-    assert emitted(stack, "even", 3) == {"plumbline.platform.pass": 2, "plumbline.round.pass": 1}
+    assert emitted(server, "even", 3) == {"plumbline.platform.pass": 2, "plumbline.round.pass": 1}
 
 
-def emitted(stack: Stack, suite: str, count: int) -> dict[str, int]:
+def emitted(server: Server, suite: str, count: int) -> dict[str, int]:
     """Return the number of each of a suite's events, once enough exist."""
     names: list[str] = []
     for _ in range(600):
-        names = [item["event"] for item in events_of(stack, suite)]
+        names = [item["event"] for item in events_of(server, suite)]
         if len(names) >= count:
             break
         time.sleep(0.2)
     return {name: names.count(name) for name in sorted(names)}
 
 
-def events_of(stack: Stack, suite: str) -> list[dict[str, Any]]:
+def events_of(server: Server, suite: str) -> list[dict[str, Any]]:
     label = {"plumbline.suite": [suite]}
     wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
-    login = httpx.BasicAuth(*stack.login.split(":"))
-    answer = httpx.post(f"{stack.api_url}/events/filter", json=wanted, timeout=120, auth=login)
+    login = httpx.BasicAuth(*server.login.split(":"))
+    answer = httpx.post(f"{server.api_url}/events/filter", json=wanted, timeout=120, auth=login)
     return list(answer.raise_for_status().json()["events"])
 
 
-def occurred(stack: Stack, suite: str) -> list[datetime]:
-    return [datetime.fromisoformat(item["occurred"]) for item in events_of(stack, suite)]
+def occurred(server: Server, suite: str) -> list[datetime]:
+    return [datetime.fromisoformat(item["occurred"]) for item in events_of(server, suite)]
 
 
 @pytest.mark.usefixtures("client")
 def test_failures_of_infrastructure_are_tried_again_and_never_drift(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = impatient(suite_of(tmp_path, "rough", 9, retries=1), "p05", seconds=20)
     kinds = {
         "p01": "crash", "p02": "crash with record", "p03": "fail", "p04": "always crash", "p05": "always ignore",
         "p06": "store gone", "p07": "token expired", "p08": "always store gone",
     }  # fmt: skip
-    verdict, state = play(suite, stack, material, tmp_path, kinds)
+    verdict, state = play(suite, server, material, tmp_path, kinds)
     results = verdict.platforms
     assert (verdict.verdict, state.partition(":")[0]) == ("inconclusive", "Inconclusive")
     passed = ["p00", "p01", "p02", "p03", "p06", "p07"]
@@ -154,18 +154,18 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     assert results["p02"].records[0].endswith("-0")
     assert "crashed" in results["p04"].unavailable
     assert "no worker started the run within 20 s (start_seconds)" in results["p05"].unavailable
-    assert emitted(stack, "rough", 10) == {
+    assert emitted(server, "rough", 10) == {
         "plumbline.platform.pass": 6, "plumbline.platform.unavailable": 3, "plumbline.round.inconclusive": 1,
     }  # fmt: skip
 
 
 @pytest.mark.usefixtures("client")
 def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other_platform_along(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "dark-reference", 4, retries=0)
     kinds = {"p00": "always store gone", "p01": "always other device", "p02": "always last night"}
-    verdict, state = play(suite, stack, material, tmp_path, kinds)
+    verdict, state = play(suite, server, material, tmp_path, kinds)
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {
         "p00": "inconclusive", "p01": "invalid", "p02": "invalid", "p03": "pass",
     }  # fmt: skip
@@ -174,29 +174,31 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
     assert "nonce" in said(verdict.platforms["p02"].findings[0].detail)
     kept = CentralStore(open_store(suite.store)).list_records()
     assert not any("p02" in name for name in kept)
-    assert emitted(stack, "dark-reference", 5) == {
+    assert emitted(server, "dark-reference", 5) == {
         "plumbline.platform.invalid": 2, "plumbline.platform.pass": 1, "plumbline.platform.unavailable": 1,
         "plumbline.round.invalid": 1,
     }  # fmt: skip
 
 
 @pytest.mark.usefixtures("client")
-def test_a_training_that_would_fail_again_is_not_tried_again(stack: Stack, material: Material, tmp_path: Path) -> None:
+def test_a_training_that_would_fail_again_is_not_tried_again(
+    server: Server, material: Material, tmp_path: Path
+) -> None:
     suite = suite_of(tmp_path, "wrong", 2)
-    verdict, state = play(suite, stack, material, tmp_path, {"p01": "always misconfigured"})
+    verdict, state = play(suite, server, material, tmp_path, {"p01": "always misconfigured"})
     assert (verdict.verdict, verdict.exit_code, verdict.platforms["p00"].verdict) == ("inconclusive", 2, "pass")
     assert verdict.platforms["p01"].unavailable == "the run failed: /opt/env: torch: is not installed"
     assert state.startswith("Misconfigured: inconclusive: p01: ")
-    assert emitted(stack, "wrong", 3)["plumbline.platform.unavailable"] == 1
+    assert emitted(server, "wrong", 3)["plumbline.platform.unavailable"] == 1
 
 
 @pytest.mark.usefixtures("client")
-def test_twelve_platforms_five_of_them_failing(stack: Stack, material: Material, tmp_path: Path) -> None:
+def test_twelve_platforms_five_of_them_failing(server: Server, material: Material, tmp_path: Path) -> None:
     chance = random.Random(20)
     suite = suite_of(tmp_path, "many", 12)
     faults = ("crash", "crash with record", "fail", "always crash", "always invalid")
     kinds = dict(zip(chance.sample(sorted(suite.platforms), 5), faults, strict=True))
-    verdict, _ = play(suite, stack, material, tmp_path, kinds)
+    verdict, _ = play(suite, server, material, tmp_path, kinds)
     gone = {name for name, kind in kinds.items() if kind.startswith("always")}
     assert {name for name, item in verdict.platforms.items() if item.unavailable} == gone
     assert {item.verdict for name, item in verdict.platforms.items() if name not in gone} == {"pass"}
@@ -207,7 +209,7 @@ def test_twelve_platforms_five_of_them_failing(stack: Stack, material: Material,
 
 @pytest.mark.usefixtures("client")
 def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retries_the_round(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     alerts = [Alert(on=("unavailable", "recovered"), block="apprise-url/newcomer")]
     suite = suite_of(tmp_path, "newcomer", 3).replace(alerts=alerts)
@@ -216,10 +218,10 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retri
         deploy_round(suite)
         with get_client(sync_client=True) as client:
             client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
-        first, _ = play(suite, stack, material, tmp_path, {}, deployed=True)
+        first, _ = play(suite, server, material, tmp_path, {}, deployed=True)
         assert first.platforms["p02"].unavailable == "its training is not deployed (hint: run `plumbline deploy SUITE`)"
         assert (first.verdict, first.platforms["p00"].verdict) == ("inconclusive", "pass")
-        again, _ = play(suite, stack, material, tmp_path, {})
+        again, _ = play(suite, server, material, tmp_path, {})
     assert (again.verdict, again.platforms["p00"].records) == ("pass", first.platforms["p00"].records)
     titles = [got["title"].rpartition(": ")[2] for got in webhook.got]
     assert titles == ["p02 is unavailable", "p02 has recovered"]
@@ -227,7 +229,7 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retri
 
 @pytest.mark.usefixtures("client")
 def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_others_are_judged(
-    stack: Stack, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its credentials are a pod's, whose token is not mounted: botocore raises the system's own error."""
     role = "role_arn = arn:aws:iam::123456789012:role/robot\nweb_identity_token_file = /gone/token\n"
@@ -240,7 +242,7 @@ def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_o
     suite = suite_of(tmp_path, "roleless", 3, retries=0)
     barred = suite.platforms["p01"].replace(outbox="s3://outbox/of/p01")
     suite = suite.replace(platforms={**suite.platforms, "p01": barred})
-    verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always crash"})
+    verdict, _ = play(suite, server, material, tmp_path, {"p01": "always crash"})
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {
         "p00": "pass", "p01": "inconclusive", "p02": "pass",
     }  # fmt: skip
@@ -250,23 +252,23 @@ def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_o
 
 @pytest.mark.usefixtures("client")
 def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_are_judged(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "moth", 2)
-    first, _ = play(suite, stack, material, tmp_path, {})
+    first, _ = play(suite, server, material, tmp_path, {})
     central = CentralStore(open_store(suite.store))
     accepted = central.get_record(first.platforms["p01"].records[0], tmp_path / "accepted")
     BaselineBook(central).accept(accepted.record)
     (tmp_path / "central" / "baselines" / material[0].digest / "p01.json").write_bytes(b"{")
-    verdict, state = play(suite, stack, material, tmp_path, {}, night="20261121", measure=drifting(material))
+    verdict, state = play(suite, server, material, tmp_path, {}, night="20261121", measure=drifting(material))
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {"p00": "pass", "p01": "drift"}
-    verdict, state = play(suite, stack, material, tmp_path, {}, night="20261122")
+    verdict, state = play(suite, server, material, tmp_path, {}, night="20261122")
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {"p00": "pass", "p01": "invalid"}
     assert "baseline.record" in state
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     assert main(["baseline", "accept", str(path), "--platform", "p01"]) == 0
-    assert play(suite, stack, material, tmp_path, {}, night="20261123")[0].verdict == "pass"
+    assert play(suite, server, material, tmp_path, {}, night="20261123")[0].verdict == "pass"
 
 
 def drifting(material: Material) -> Measurement:
@@ -279,7 +281,7 @@ def drifting(material: Material) -> Measurement:
 
 @pytest.mark.usefixtures("client")
 def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_state_is_damaged(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     damage = (("outbox/p01", "experiments", "not a folder"), ("central/alerts", "sealed.json", "{"))
     for folder, name, content in damage:
@@ -288,7 +290,7 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("sealed", overwrite=True)
         suite = suite_of(tmp_path, "sealed", 2).replace(alerts=[Alert(on=("drift",), block="apprise-url/sealed")])
-        verdict, _ = play(suite, stack, material, tmp_path, {}, measure=drifting(material))
+        verdict, _ = play(suite, server, material, tmp_path, {}, measure=drifting(material))
     cause = verdict.platforms["p01"].causes[0]
     assert (verdict.verdict, cause.code, cause.sure) == ("drift", "schedule", "likely")
     assert "could not be run" in said(cause.tried[0])
@@ -297,16 +299,16 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
     assert note in webhook.got[0]["message"]
     book = AlertBook(CentralStore(open_store(suite.store)), "sealed")
     assert book.read().rounds == (verdict.round,)  # the next night repeats nothing
-    assert emitted(stack, "sealed", 3) == {
+    assert emitted(server, "sealed", 3) == {
         "plumbline.platform.drift": 1, "plumbline.platform.pass": 1, "plumbline.round.drift": 1,
     }  # fmt: skip
     # An error of an alert must not prevent the events.
-    assert max(occurred(stack, "sealed")) < webhook.times[0]
+    assert max(occurred(server, "sealed")) < webhook.times[0]
 
 
 @pytest.mark.usefixtures("client")
 def test_a_round_that_breaks_is_told_also_where_the_central_store_is_the_trouble(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("broken", overwrite=True)
@@ -315,13 +317,13 @@ def test_a_round_that_breaks_is_told_also_where_the_central_store_is_the_trouble
         for folder in ("started", "alerts"):
             (tmp_path / "central" / folder).write_text("not a folder", encoding="utf-8")
         with pytest.raises(ObjectMissingError):
-            play(suite, stack, material, tmp_path, {})
+            play(suite, server, material, tmp_path, {})
     assert [got["title"] for got in webhook.got] == ["[plumbline] broken: a round ended without a verdict"]
     assert "20261120-020000-broken of broken started" in webhook.got[0]["message"]
 
 
 def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = impatient(suite_of(tmp_path, "again", 3), "p01", "p02", seconds=5)
     round_ = Round(f"20261120-020000-{suite.name}", suite, {"tiny": material[0]})
@@ -330,7 +332,7 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     name = training_deployment(suite.name, order.platform)
     key = idempotency_key(suite.name, order.record_id)
     run = run_deployment(name, parameters={"order": order.to_json()}, timeout=0, idempotency_key=key)
-    verdict, _ = play(suite, stack, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
+    verdict, _ = play(suite, server, material, tmp_path, {"p01": "always absent", "p02": "always absent"})
     gone = {name: item.unavailable for name, item in verdict.platforms.items() if item.unavailable}
     assert gone == {
         "p01": "no worker started the run within 5 s (start_seconds)",
@@ -340,7 +342,7 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
 
 
 def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_nothing(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     name = "20261120-020000-zombie"
     drifts = drifting(material)
@@ -362,7 +364,7 @@ def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_no
             return drifts(order)
 
         with pytest.raises(Abort, match="a later start of its controller continues this round"):
-            play(suite, stack, material, tmp_path, {}, measure=succeed)
+            play(suite, server, material, tmp_path, {}, measure=succeed)
     assert webhook.got == []
     assert central.list_rounds() == []
     # The run's state is left to the later start.

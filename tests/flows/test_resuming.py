@@ -22,7 +22,6 @@ from plumbline.cli.display import Display
 from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.local.process import start, stop
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.deployment import RESUMED
 from plumbline.night.rounds.documents import Controller, claim_round
@@ -31,6 +30,7 @@ from plumbline.schema.suite import Alert, Suite
 from plumbline.tasks.prefect_client.flow_runs import count_crashes
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.prefect_client.round_run import RoundRun
+from tests.flows.conftest import Server
 from tests.flows.stubs import deploy_round
 from tests.flows.webhook_server import receiver
 
@@ -62,14 +62,14 @@ def test_the_command_says_at_once_why_a_run_died(client: SyncPrefectClient, suit
 
 
 def test_a_round_whose_every_start_crashed_ends_and_says_so(
-    client: SyncPrefectClient, stack: Stack, suite: Suite, tmp_path: Path
+    client: SyncPrefectClient, server: Server, suite: Suite, tmp_path: Path
 ) -> None:
     pool, name = f"{suite.name}-ctl", "20261124-020000-crashes"
     suite = suite.replace(alerts=[Alert(on=("missed",), block="apprise-url/crashes")])
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment = {
         **services.inherited(),
-        **services.prefect_environment(stack.api_url, tmp_path / "home", stack.login),
+        **services.prefect_environment(server.api_url, tmp_path / "home", server.login),
         **path,
     }
     with receiver() as webhook:

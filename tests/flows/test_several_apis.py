@@ -27,14 +27,13 @@ from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.local.process import Child, start, stop
 from plumbline.local.servers import reserve_port
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.dispatch import TrainingOrder
 from plumbline.schema.suite import Alert, Suite
 from plumbline.tasks.prefect_client import platform_apis
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
-from tests.flows.conftest import file_suite
+from tests.flows.conftest import Server, file_suite
 from tests.flows.hostile_worker import BY_ENV, KINDS, Api, stolen
 from tests.flows.small_suite import small_suite, to_toml
 from tests.flows.webhook_server import receiver
@@ -79,7 +78,7 @@ class World:
 
 
 @pytest.fixture
-def world(stack: Stack, tmp_path: Path) -> Iterator[World]:
+def world(server: Server, tmp_path: Path) -> Iterator[World]:
     ports = {name: reserve_port() for name in PLATFORMS}
     apis = {name: Api(f"http://127.0.0.1:{port}/api", f"w:{secrets.token_hex(8)}") for name, port in ports.items()}
     places = file_suite(tmp_path, NAME).platforms
@@ -91,7 +90,7 @@ def world(stack: Stack, tmp_path: Path) -> Iterator[World]:
         alerts=(Alert(on=("drift",), block="apprise-url/several-apis", address_from="HOOK"),),
     )  # fmt: skip
     with receiver() as hook:
-        made = World(suite, tmp_path, Api(stack.api_url, stack.login), apis, hook.url)
+        made = World(suite, tmp_path, Api(server.api_url, server.login), apis, hook.url)
         content = suite.model_dump(mode="json", exclude_defaults=True)
         (tmp_path / "suite.toml").write_text(to_toml(content))
         children: list[Child] = []

@@ -11,7 +11,6 @@ import pytest
 
 from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
-from plumbline.local.stack import Stack
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.documents import write_specs
@@ -19,6 +18,7 @@ from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
+from tests.flows.conftest import Server
 from tests.flows.small_suite import small_suite
 from tests.flows.stubs import Measurement, StubWorkers, deploy_round, model_record, suite_of
 from tests.said import said
@@ -54,10 +54,10 @@ def trained(material_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def night(
-    number: int, suite: Suite, stack: Stack, trained: Trained, folder: Path, *, measure: Measurement
+    number: int, suite: Suite, server: Server, trained: Trained, folder: Path, *, measure: Measurement
 ) -> tuple[RoundVerdict, str]:
     name = f"2026112{number}-020000-{suite.name}"
-    workers = StubWorkers(suite, stack.api_url, trained.record, folder / "work", measure=measure, rerun=trained.rerun)
+    workers = StubWorkers(suite, server.api_url, trained.record, folder / "work", measure=measure, rerun=trained.rerun)
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": trained.spec})
     with workers:
         state = regression(suite=suite, round_id=name, return_state=True)
@@ -68,14 +68,14 @@ def night(
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasts", "passes"])
 def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
-    stack: Stack, trained: Trained, tmp_path: Path, lasts: bool
+    server: Server, trained: Trained, tmp_path: Path, lasts: bool
 ) -> None:
     content = suite_of(tmp_path, f"slow-{lasts}".lower(), 2).model_dump(mode="json", exclude_none=True)
     content["workloads"]["tiny"]["speed"] = SPEED
     suite = Suite.model_validate(content)
     deploy_round(suite)
     central = CentralStore(open_store(suite.store))
-    before, _ = night(0, suite, stack, trained, tmp_path, measure=lambda order: trained.measured(order, slower=False))
+    before, _ = night(0, suite, server, trained, tmp_path, measure=lambda order: trained.measured(order, slower=False))
     for platform in before.platforms.values():
         folder = central.get_record(platform.records[0], tmp_path / "accepted" / platform.records[0]).folder
         BaselineBook(central).accept(RunRecord.model_validate_json((folder / "record.json").read_bytes()))
@@ -84,7 +84,7 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
         slow = order["platform"] == "p01" and (lasts or "rerun" not in order["record_id"])
         return trained.measured(order, slower=slow)
 
-    verdict, state = night(1, suite, stack, trained, tmp_path, measure=measure)
+    verdict, state = night(1, suite, server, trained, tmp_path, measure=measure)
     p00, p01 = verdict.platforms["p00"], verdict.platforms["p01"]
     assert [len(item.records) for item in (p00, p01)] == [1, 2]
     assert (verdict.verdict, state) == (("drift", "Drift") if lasts else ("pass", "Completed"))

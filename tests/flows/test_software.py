@@ -21,7 +21,6 @@ from plumbline.data.stores import open_store
 from plumbline.environments.installed import keep_lock
 from plumbline.flows.regression import regression
 from plumbline.judge.history.series import row_of
-from plumbline.local.stack import Stack
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore, publish_record
 from plumbline.night.central.series import extend_series, read_series
@@ -32,6 +31,7 @@ from plumbline.schema.digest import digest_file
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
+from tests.flows.conftest import Server
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 from tests.said import said
 from tests.train.wheels import make_wheel
@@ -150,7 +150,7 @@ def _earlier_nights(central: CentralStore, suite: Suite, record: RunRecord) -> N
     ("version", "machine", "reason"), [("2.0", 0.0, "software"), ("3.0", SLOW_MACHINE, "machine")], ids=str
 )
 def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR0917
-    stack: Stack, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheels: Wheels,
+    server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wheels: Wheels,
     version: str, machine: float, reason: str,
 ) -> None:  # fmt: skip
     base = suite_of(tmp_path, f"ab-{reason}", 1).model_dump(mode="json", exclude_none=True)
@@ -162,7 +162,7 @@ def test_a_slower_night_is_the_softwares_only_if_the_ab_shows_it(  # noqa: PLR09
 
     def workers(number: int, installed: str, slower: float) -> Workers:
         when, folder = BEGIN + timedelta(days=number), tmp_path / f"work-{number}"
-        return Workers(suite, stack.api_url, material[1], folder, installed, slower, when, wheels)
+        return Workers(suite, server.api_url, material[1], folder, installed, slower, when, wheels)
 
     first = central.get_round(suite.name, _night(suite, material, workers(0, "1.0", 0.0), BEGIN))
     (name,) = first.platforms["p00"].records

@@ -20,11 +20,11 @@ from prefect.states import Pending, Scheduled
 
 from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.suite import Schedule, Suite
 from plumbline.schema.verdict import RoundVerdict
+from tests.flows.conftest import Server
 from tests.flows.stubs import Material, StubWorkers, deploy_round, suite_of
 
 SCHEDULE = Schedule(cron="0 0 1 1 *")
@@ -50,7 +50,7 @@ def verdicts_of(suite: Suite) -> list[RoundVerdict]:
 
 
 def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     # Two share their stores, one has its own; platforms and workloads have the same names everywhere.
     folders = {"at-once-a": tmp_path / "shared", "at-once-b": tmp_path / "shared", "at-once-c": tmp_path / "own"}
@@ -78,7 +78,7 @@ def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
             behave = lambda platform, _, kind=kinds[suite.name]: kind if platform == "p01" else "good"  # noqa: E731
             work = tmp_path / "work" / suite.name
             measure = delete if suite is suites[0] else lambda _: {}
-            stubs.enter_context(StubWorkers(suite, stack.api_url, material[1], work, behave, measure=measure))
+            stubs.enter_context(StubWorkers(suite, server.api_url, material[1], work, behave, measure=measure))
         begun = [
             pool.submit(contextvars.copy_context().run, play, suite, run)
             for suite, run in zip(suites, runs, strict=True)

@@ -16,7 +16,6 @@ from plumbline.data.stores import open_store
 from plumbline.environments.changes import PackageChange
 from plumbline.environments.locks import LockFiles, Pin
 from plumbline.flows.upgrade import gate, upgrade
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.deployment import REGRESSION
 from plumbline.schema.digest import digest_bytes
@@ -34,6 +33,7 @@ from plumbline.upgrade.orders import (
 from plumbline.upgrade.orders import suite_of as suite_of_worker
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from plumbline.upgrade.request import Candidate
+from tests.flows.conftest import Server
 from tests.flows.stubs import StubWorkers, deploy, suite_of
 from tests.flows.webhook_server import receiver
 
@@ -52,8 +52,8 @@ Reply = Callable[[UpgradeOrder], PlatformReport | None]
 class GateWorkers(StubWorkers):
     """Workers that answer upgrades without training."""
 
-    def __init__(self, suite: Suite, stack: Stack, folder: Path, replies: dict[str, Reply]) -> None:
-        super().__init__(suite, stack.api_url, folder, folder / "work")
+    def __init__(self, suite: Suite, server: Server, folder: Path, replies: dict[str, Reply]) -> None:
+        super().__init__(suite, server.api_url, folder, folder / "work")
         self._replies = replies
         self.orders: list[UpgradeOrder] = []
 
@@ -89,26 +89,26 @@ def drifts(order: UpgradeOrder) -> PlatformReport:
 
 
 def play(
-    suite: Suite, stack: Stack, folder: Path, replies: dict[str, Reply], **more: Any
+    suite: Suite, server: Server, folder: Path, replies: dict[str, Reply], **more: Any
 ) -> tuple[UpgradeOutcome | None, State[Any], list[UpgradeOrder]]:
     name = f"20261120-020000-{suite.name}"
-    with GateWorkers(suite, stack, folder, replies) as workers:
+    with GateWorkers(suite, server, folder, replies) as workers:
         given = {"candidate": Candidate(text=LOCK), **more}
         state = upgrade(suite=suite, round_id=name, return_state=True, **given)
     return read_outcome(CentralStore(open_store(suite.store)), suite.name, name), state, workers.orders
 
 
 def test_a_drift_on_one_platform_is_named_shown_and_alerted(
-    client: SyncPrefectClient, stack: Stack, tmp_path: Path
+    client: SyncPrefectClient, server: Server, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "gate-drift", 2)
     with receiver() as webhook:
         AppriseUrl(url=webhook.url).save("gate-drift", overwrite=True)
         suite = suite.replace(alerts=[Alert(on=("drift",), block="apprise-url/gate-drift")])
         deploy(suite)
-        outcome, state, orders = play(suite, stack, tmp_path, {"p01": drifts})
+        outcome, state, orders = play(suite, server, tmp_path, {"p01": drifts})
         # The same upgrade again: its answers are there already, and nobody is told twice.
-        again, _, none = play(suite, stack, tmp_path, {})
+        again, _, none = play(suite, server, tmp_path, {})
         (message,) = webhook.got
     assert outcome is not None
     assert (outcome.verdict, outcome.exit_code) == ("drift", 1)
@@ -128,7 +128,7 @@ def test_a_drift_on_one_platform_is_named_shown_and_alerted(
 
 
 @pytest.mark.usefixtures("client")
-def test_what_does_not_answer_the_order_counts_for_nothing(stack: Stack, tmp_path: Path) -> None:
+def test_what_does_not_answer_the_order_counts_for_nothing(server: Server, tmp_path: Path) -> None:
     suite = suite_of(tmp_path, "gate-foreign", 4)
     deploy(suite)
     replies: dict[str, Reply] = {
@@ -136,7 +136,7 @@ def test_what_does_not_answer_the_order_counts_for_nothing(stack: Stack, tmp_pat
         "p01": lambda order: report(order, answer=answer(order, "pass").replace(candidate_sha256="0" * 64)),
         "p02": lambda _: None,
     }
-    outcome, state, _ = play(suite, stack, tmp_path, replies)
+    outcome, state, _ = play(suite, server, tmp_path, replies)
     assert outcome is not None
     verdicts = {name: one.verdict for name, one in outcome.platforms.items()}
     assert verdicts == {"p00": "inconclusive", "p01": "inconclusive", "p02": "inconclusive", "p03": "pass"}
@@ -145,18 +145,18 @@ def test_what_does_not_answer_the_order_counts_for_nothing(stack: Stack, tmp_pat
 
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(("code", "name"), [(2, "Misconfigured"), (4, "Invalid")])
-def test_an_error_on_a_worker_is_the_upgrade_s(stack: Stack, tmp_path: Path, code: int, name: str) -> None:
+def test_an_error_on_a_worker_is_the_upgrade_s(server: Server, tmp_path: Path, code: int, name: str) -> None:
     suite = suite_of(tmp_path, f"gate-error-{code}", 1)
     deploy(suite)
     replies: dict[str, Reply] = {"p00": lambda order: report(order, error="line 1 pins no version", exit_code=code)}
-    outcome, state, _ = play(suite, stack, tmp_path, replies)
+    outcome, state, _ = play(suite, server, tmp_path, replies)
     assert outcome is not None
     assert (state.name, outcome.exit_code) == (name, code)
     assert "line 1 pins no version" in str(state.message)
 
 
 @pytest.mark.usefixtures("client")
-def test_a_lock_that_is_not_the_one_announced_reaches_no_worker(stack: Stack, tmp_path: Path) -> None:
+def test_a_lock_that_is_not_the_one_announced_reaches_no_worker(server: Server, tmp_path: Path) -> None:
     suite = suite_of(tmp_path, "gate-digest", 1).replace(candidates=(f"file://{tmp_path}",))
     deploy(suite)
     (tmp_path / "lock.txt").write_text(LOCK)
@@ -167,13 +167,13 @@ def test_a_lock_that_is_not_the_one_announced_reaches_no_worker(stack: Stack, tm
         (Candidate(url=f"file://{tmp_path}/none.txt", sha256="0" * 64), "candidate.url"),
         (Candidate(url=url, text=LOCK), "either its text or its url"),
     ]:
-        outcome, state, orders = play(suite, stack, tmp_path, {}, candidate=candidate)
+        outcome, state, orders = play(suite, server, tmp_path, {}, candidate=candidate)
         assert (outcome, state.name, orders) == (None, "Misconfigured", [])
         assert words in str(state.message)
-    _, state, _ = play(suite, stack, tmp_path, {}, platforms=("nowhere",))
+    _, state, _ = play(suite, server, tmp_path, {}, platforms=("nowhere",))
     assert (state.name, "unknown: nowhere" in str(state.message)) == ("Misconfigured", True)
     good = Candidate(url=url, sha256=digest_bytes(LOCK.encode()))
-    _, state, orders = play(suite, stack, tmp_path, {}, candidate=good)
+    _, state, orders = play(suite, server, tmp_path, {}, candidate=good)
     assert (state.name, len(orders)) == ("Completed", 1)
 
 

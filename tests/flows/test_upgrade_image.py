@@ -13,13 +13,13 @@ from prefect.client.schemas.objects import FlowRun, State
 
 from plumbline.data.stores import open_store
 from plumbline.flows.upgrade import upgrade
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.outcome import UpgradeOutcome, read_outcome
 from plumbline.upgrade.request import Candidate
+from tests.flows.conftest import Server
 from tests.flows.stubs import Material, StubWorkers, deploy, suite_of
 
 IMAGE = f"registry.example.com/team/plumbline:2026-11@sha256:{'c' * 64}"
@@ -30,9 +30,9 @@ class Pods(StubWorkers):
     """Workers that train in the image of each run's job variables; `evidence` is what the candidate's differs in."""
 
     def __init__(
-        self, suite: Suite, stack: Stack, record: Path, folder: Path, evidence: dict[str, Any], *, obey: bool = True
+        self, suite: Suite, server: Server, record: Path, folder: Path, evidence: dict[str, Any], *, obey: bool = True
     ) -> None:
-        super().__init__(suite, stack.api_url, record, folder / "work", measure=self._measured)
+        super().__init__(suite, server.api_url, record, folder / "work", measure=self._measured)
         self._evidence, self._obey = evidence, obey
         self._template = RunRecord.model_validate_json((record / RECORD_NAME).read_bytes())
         self._variables: dict[str, Any] = {}
@@ -70,10 +70,10 @@ def play(suite: Suite, workers: Pods, **more: Any) -> tuple[UpgradeOutcome | Non
 
 
 def test_a_candidate_image_trains_beside_the_pool_s_own(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = kubernetes_suite(client, tmp_path, "image-pass", material)
-    workers = Pods(suite, stack, material[1], tmp_path, {})
+    workers = Pods(suite, server, material[1], tmp_path, {})
     outcome, state = play(suite, workers)
     assert outcome is not None
     assert (state.name, outcome.verdict, outcome.candidate) == ("Completed", "pass", IMAGE)
@@ -87,13 +87,13 @@ def test_a_candidate_image_trains_beside_the_pool_s_own(
 
 
 def test_a_drift_of_the_image_is_confirmed_by_a_repeat_of_the_own(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = kubernetes_suite(client, tmp_path, "image-drift", material)
     probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
     for step in probe["steps"]:
         step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]
-    workers = Pods(suite, stack, material[1], tmp_path, {"probe": probe})
+    workers = Pods(suite, server, material[1], tmp_path, {"probe": probe})
     outcome, state = play(suite, workers)
     assert outcome is not None
     assert (state.name, outcome.verdict, outcome.exit_code) == ("Drift", "drift", 1)
@@ -103,10 +103,10 @@ def test_a_drift_of_the_image_is_confirmed_by_a_repeat_of_the_own(
 
 
 def test_a_pool_that_ignores_the_image_gives_no_pass(
-    client: SyncPrefectClient, stack: Stack, material: Material, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = kubernetes_suite(client, tmp_path, "image-ignored", material)
-    outcome, state = play(suite, Pods(suite, stack, material[1], tmp_path, {}, obey=False))
+    outcome, state = play(suite, Pods(suite, server, material[1], tmp_path, {}, obey=False))
     assert outcome is not None
     assert (state.name, outcome.verdict) == ("Inconclusive", "inconclusive")
     assert "a training of the candidate image ran in an unnamed image" in str(state.message)
@@ -114,12 +114,12 @@ def test_a_pool_that_ignores_the_image_gives_no_pass(
 
 @pytest.mark.usefixtures("client")
 def test_what_cannot_be_an_image_upgrade_is_refused_before_any_training(
-    stack: Stack, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path
 ) -> None:
     suite = suite_of(tmp_path, "image-refused", 1)
     deploy(suite)
     write_specs(CentralStore(open_store(suite.store)), suite, {"tiny": material[0]})
-    workers = Pods(suite, stack, material[1], tmp_path, {})
+    workers = Pods(suite, server, material[1], tmp_path, {})
     with workers:
         for candidate, words in [
             (Candidate(image=IMAGE), "candidate.image: no image can be chosen for the runs of p00 (process)"),

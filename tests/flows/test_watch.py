@@ -17,7 +17,6 @@ from prefect.states import Cancelled, Scheduled
 
 from plumbline.data.stores import open_store
 from plumbline.local import services
-from plumbline.local.stack import Stack
 from plumbline.night.central import CentralStore
 from plumbline.night.central.central_store import start_key
 from plumbline.night.deployment import REGRESSION, desired
@@ -28,6 +27,7 @@ from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds
 from tests.flows.alert_nights import NIGHT
 from tests.flows.clocks import jumped_clock
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material
 from tests.flows.webhook_server import Receiver, receiver
@@ -123,7 +123,7 @@ flow(lambda: open_round(suite, "ahead") and None, name="opens", validate_paramet
 
 
 def test_a_controllers_clock_a_day_ahead_invents_no_missed_round_and_hides_none(  # noqa: PLR0917 - fixtures
-    client: SyncPrefectClient, nightly: Suite, webhook: Receiver, material: Material, stack: Stack, tmp_path: Path
+    client: SyncPrefectClient, nightly: Suite, webhook: Receiver, material: Material, server: Server, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
     plan(client, nightly, [now - HOUR, now + 12 * HOUR])
@@ -131,7 +131,7 @@ def test_a_controllers_clock_a_day_ahead_invents_no_missed_round_and_hides_none(
     write_specs(CentralStore(open_store(nightly.store)), nightly, {"tiny": material[0]})
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(nightly.model_dump(mode="json", exclude_none=True)))
-    prefect = services.prefect_environment(stack.api_url, tmp_path / "home", stack.login)
+    prefect = services.prefect_environment(server.api_url, tmp_path / "home", server.login)
     environment = {**services.inherited(), **prefect, "HOOK": webhook.url, **jumped_clock(tmp_path, 86_400.0)}
     done = subprocess.run(
         [sys.executable, "-c", _AHEAD, str(path)], env=environment, capture_output=True, text=True, check=False,

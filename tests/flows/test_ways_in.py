@@ -17,48 +17,51 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 from plumbline.local import services
 from plumbline.local.process import start, stop
-from plumbline.local.stack import Stack
+from tests.flows.conftest import Server
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, suite_of
 
 
-def environment(stack: Stack, **more: str) -> dict[str, str]:
+def environment(server: Server, **more: str) -> dict[str, str]:
     # The commands of the installation, as in an activated environment.
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     return {
         **services.inherited(),
-        **services.prefect_environment(stack.api_url, stack.state / "cli", stack.login),
+        **services.prefect_environment(server.api_url, server.state / "cli", server.login),
         **path,
         **more,
     }
 
 
-def run(stack: Stack, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(server: Server, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *arguments], env=environment(stack), cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", *arguments], env=environment(server), cwd=folder, capture_output=True, text=True,
         check=False, timeout=120,
     )  # fmt: skip
 
 
 def test_a_round_on_a_server_of_the_teams(
-    client: SyncPrefectClient, stack: Stack, material: Material, material_folder: Path, tmp_path: Path
+    client: SyncPrefectClient, server: Server, material: Material, material_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(material_folder / "build", tmp_path / ".plumbline/build")
     suite = suite_of(tmp_path, "by-api", 2)
     path = tmp_path / "suite.toml"
     path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     command = ["plumbline", "run", str(path), "--api", "--json"]
-    undeployed = run(stack, tmp_path, *command)
+    undeployed = run(server, tmp_path, *command)
     assert (undeployed.returncode, json.loads(undeployed.stdout)["verdict"]) == (2, None)
     assert "plumbline-regression/by-api: is not deployed (hint: plumbline deploy SUITE)" in undeployed.stderr
-    assert run(stack, tmp_path, "plumbline", "deploy", str(path), "--controllers", "by-api-ctl").returncode == 0
-    with StubWorkers(suite, stack.api_url, material[1], tmp_path / "work"), controllers(stack, tmp_path, "by-api-ctl"):
-        early = run(stack, tmp_path, *command)
+    assert run(server, tmp_path, "plumbline", "deploy", str(path), "--controllers", "by-api-ctl").returncode == 0
+    with (
+        StubWorkers(suite, server.api_url, material[1], tmp_path / "work"),
+        controllers(server, tmp_path, "by-api-ctl"),
+    ):
+        early = run(server, tmp_path, *command)
         assert (early.returncode, json.loads(early.stdout)["exit_code"]) == (2, 2)
         assert "no spec was published yet" in early.stderr
         # Off a terminal too, its first line says what `--round` asks for.
         assert re.fullmatch(r" +\d+\.\d s  round \d{8}-\d{6}-[0-9a-f]{6}", early.stderr.splitlines()[0])
-        done = run(stack, tmp_path, *command, "--prepare")
+        done = run(server, tmp_path, *command, "--prepare")
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert {name: item["verdict"] for name, item in verdict["platforms"].items()} == {"p00": "pass", "p01": "pass"}
@@ -71,11 +74,11 @@ def test_a_round_on_a_server_of_the_teams(
 
 
 @contextmanager
-def controllers(stack: Stack, folder: Path, pool: str) -> Iterator[None]:
+def controllers(server: Server, folder: Path, pool: str) -> Iterator[None]:
     """Start a stock worker of the controllers' pool in an empty folder."""
     worker = start(
         "controllers", services.worker_command(pool, pool, limit=None), log=folder / "controllers.log",
-        environment=environment(stack), folder=folder / "empty",
+        environment=environment(server), folder=folder / "empty",
     )  # fmt: skip
     try:
         yield
