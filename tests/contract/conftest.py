@@ -66,8 +66,9 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def marked(*kinds: str) -> list[Any]:
-    """Return kinds of stores as parameters; those of `az` need Azurite."""
-    return [pytest.param(kind, marks=pytest.mark.azurite) if kind == "az" else kind for kind in kinds]
+    """Return kinds of stores as parameters: `az` needs Azurite, and a locked bucket is the same service once more."""
+    marks = {"az": pytest.mark.azurite, "s3-locked": pytest.mark.long}
+    return [pytest.param(kind, marks=marks.get(kind, ())) for kind in kinds]
 
 
 def start_azurite(folder: Path) -> tuple[subprocess.Popen[bytes], str]:

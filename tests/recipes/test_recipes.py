@@ -182,6 +182,7 @@ def test_a_cause(copy: Copy) -> None:
     assert "Too little power." in copy.python("-m", "plumbline", "explain", "power")
 
 
+@pytest.mark.long
 def test_a_task_trains_on_a_family_that_no_code_names(
     copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

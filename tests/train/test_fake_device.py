@@ -48,7 +48,7 @@ PARTS: dict[str, Any] = {
 SPEED: dict[str, Any] = {"steps": 10, "precision": "fp32", "fused_optimizer": False}
 MIXED = "two devices|on the device"
 # Taps ask buffers where they lie, and the state of a generator is read: both get an answer that nobody builds on.
-pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")]
 
 
 # One layer has every operation of two, and an operation on fake tensors costs a hundred times a real one of this size.

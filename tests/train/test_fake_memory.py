@@ -58,6 +58,7 @@ _LAYER = 4 * WIDTH * WIDTH + 8 * WIDTH * WIDTH + 13 * WIDTH
 """Parameters of one layer."""
 
 
+@pytest.mark.long
 def test_a_layer_of_the_windows_adds_its_weights_and_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, gradients, one copy while clipping, and the input; outputs are summed on the device."""
     few, many = (_counted(_portable, layers, monkeypatch) for layers in (1, 2))

@@ -59,6 +59,7 @@ def executed(folder, **settings):
     }
 
 
+@pytest.mark.long
 def test_the_notebook_trains_compares_and_imports(bundle, tmp_path):
     reference, record = tmp_path / "reference", tmp_path / "record"
     data, cache = f"file://{bundle.parent}/data", tmp_path / "cache"

@@ -77,6 +77,7 @@ def reduces(workshop: Workshop, folder: Path, accumulation: int) -> int:
     return counts[0]
 
 
+@pytest.mark.long
 def test_four_micro_batches_are_reduced_once(workshop: Workshop, tmp_path: Path) -> None:
     whole = reduces(workshop, tmp_path / "whole", 1)
     assert whole >= 3
@@ -107,6 +108,7 @@ def test_sharded_weights_train_as_whole_ones(
     assert ours.marks == whole.marks
 
 
+@pytest.mark.long
 def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Path) -> None:
     """DDP counts the gradients of its first backward pass; a window before it builds a model, which draws numbers."""
     found = []
@@ -256,6 +258,7 @@ def _second(folder: Path) -> int:
     raise AssertionError("no rank 1 runs")
 
 
+@pytest.mark.long
 def test_a_training_of_which_the_system_kills_one_process_was_not_judged(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe={"steps": 200, "portable_steps": 0})
     write_spec(spec, tmp_path / "spec.json")
@@ -291,6 +294,7 @@ def without_decay_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=PROBE, speed={"steps": 10}, learn=LEARN)
     codes, trained = trained_by_two(workshop, spec, tmp_path, without_decay_on_the_second)
@@ -334,6 +338,7 @@ def with_added_gradients(rank: int, folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_gradients_that_are_added_instead_of_averaged_show_in_one_record(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=PROBE, speed={"steps": 10}, learn=LEARN)
     codes, trained = trained_by_two(workshop, spec, tmp_path, with_added_gradients)

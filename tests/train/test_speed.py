@@ -33,7 +33,8 @@ from plumbline.train.speed_engine import make_engine
 from plumbline.train.windows import WindowRunner
 from tests.train.conftest import Trained, Workshop
 
-SPEED = {"steps": 12, "precision": "fp32"}
+SPEED = {"steps": 12, "precision": "fp32", "checks": False}
+CHECKED = {**SPEED, "checks": True}
 PHASES = {"data_wait", "host_to_device", "forward", "backward", "optimizer", "communication"}
 
 
@@ -112,7 +113,7 @@ def test_activity_is_sampled_in_the_measured_steps_alone(
     before = torch.compiler.get_default_backend()
     torch.compiler.set_default_backend(keep)
     try:
-        trained = workshop.train(workshop.spec(probe=None, speed={**SPEED, "compile": compiled}))
+        trained = workshop.train(workshop.spec(probe=None, speed={**CHECKED, "compile": compiled}))
     finally:
         torch.compiler.set_default_backend(before)
         torch.compiler.reset()
@@ -153,7 +154,7 @@ def test_the_machine_is_measured_beside_the_measured_steps(workshop: Workshop, m
     monkeypatch.setattr(speed, "microbenchmarks", noted("machine", speed.microbenchmarks))
     monkeypatch.setattr(WindowRunner, "run", noted("window", WindowRunner.run))
     monkeypatch.setattr(OwnChecks, "run", noted("checks", OwnChecks.run))
-    workshop.train(workshop.spec(probe=None, speed=SPEED))
+    workshop.train(workshop.spec(probe=None, speed=CHECKED))
     assert order == ["machine", "window", "machine", "window", "checks"]
 
 

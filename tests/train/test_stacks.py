@@ -289,6 +289,7 @@ def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     assert "PYTHONPATH" not in fingerprint.environment
 
 
+@pytest.mark.long
 def test_the_upgrade_gate_builds_the_environments_of_the_team_s_own(team: Path, tmp_path: Path) -> None:
     base = team_base(str(team))
     assert base.lock == team.parent / "uv.lock"
@@ -342,6 +343,7 @@ def _unfit(fault: str, team: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
