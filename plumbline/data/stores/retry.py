@@ -230,30 +230,23 @@ class RetryingStore:
 
     def create(self, key: str, data: bytes | Path) -> ObjectInfo:
         """Write a new object; a retry accepts its own earlier write."""
+        return self._write(key, data, lambda: self.inner.create(key, data))
 
+    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
+        """Replace an object by etag; a retry accepts its own earlier write."""
+        return self._write(key, data, lambda: self.inner.swap(key, data, if_match=if_match))
+
+    def _write(self, key: str, data: bytes | Path, write: Callable[[], ObjectInfo]) -> ObjectInfo:
         def again() -> ObjectInfo:
             try:
-                return self.inner.create(key, data)
-            except ObjectExistsError:
+                return write()
+            except (ObjectExistsError, PreconditionFailedError):
                 ours = digest_file(data) if isinstance(data, Path) else digest_bytes(data)
                 if digest_object(self.inner, key)[1] == ours:
                     return self.inner.stat(key)
                 raise
 
-        return self._call(key, lambda: self.inner.create(key, data), again)
-
-    def swap(self, key: str, data: bytes, *, if_match: str | None) -> ObjectInfo:
-        """Replace an object by etag; a retry accepts its own earlier write."""
-
-        def again() -> ObjectInfo:
-            try:
-                return self.inner.swap(key, data, if_match=if_match)
-            except PreconditionFailedError:
-                if digest_object(self.inner, key)[1] == digest_bytes(data):
-                    return self.inner.stat(key)
-                raise
-
-        return self._call(key, lambda: self.inner.swap(key, data, if_match=if_match), again)
+        return self._call(key, write, again)
 
     def delete(self, key: str) -> None:
         """Delete an object, if it exists."""

@@ -89,30 +89,21 @@ def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec
         central.put_text(_spec_key(suite, workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
 
 
-def read_specs(central: CentralStore, suite: Suite) -> dict[str, RunSpec]:
-    """Return each workload's stored spec; raise if missing or outdated."""
-    return {workload: _read_spec(central, suite, workload) for workload in suite.workloads}
-
-
 def round_specs(central: CentralStore, suite: Suite, round_id: str) -> dict[str, RunSpec]:
     """Return the specs that the round's first start has read, even if others were published since.
 
-    A round that is started again with a different suite reads the published ones.
+    A round that is started again with a different suite reads the published ones. Raises if missing or outdated.
     """
-
-    def key_of(workload: str) -> str:
-        return round_key(suite.name, round_id, f"spec-{workload}.json")
-
+    kept = {workload: round_key(suite.name, round_id, f"spec-{workload}.json") for workload in suite.workloads}
     with suppress(ConfigurationError):
-        return {workload: _read_spec(central, suite, workload, key_of(workload)) for workload in suite.workloads}
-    specs = read_specs(central, suite)
+        return {workload: _read_spec(central, suite, workload, key) for workload, key in kept.items()}
+    specs = {workload: _read_spec(central, suite, workload, _spec_key(suite, workload)) for workload in kept}
     for workload, spec in specs.items():
-        central.put_text(key_of(workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
+        central.put_text(kept[workload], SpecFile(digest=spec.digest, spec=spec).model_dump_json())
     return specs
 
 
-def _read_spec(central: CentralStore, suite: Suite, workload: str, key: str = "") -> RunSpec:
-    key = key or _spec_key(suite, workload)
+def _read_spec(central: CentralStore, suite: Suite, workload: str, key: str) -> RunSpec:
     data = central.read_document(key)
     if data is None:
         hint = "publish data and specs with `plumbline deploy SUITE --publish`"
