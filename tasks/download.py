@@ -9,6 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import httpx
 
 from plumbline.schema.errors import ConfigurationError, UnavailableError
+from plumbline.tasks.prefect_client.api import make_client
 
 _SECONDS = 30.0
 _REDIRECTS = 5
@@ -24,7 +25,7 @@ def download(url: str, max_bytes: int, *, key: str) -> bytes:
     """
     place = url
     try:
-        with httpx.Client(timeout=_SECONDS, follow_redirects=False) as client:
+        with make_client(timeout=_SECONDS, follow_redirects=False) as client:
             for _ in range(_REDIRECTS + 1):
                 with client.stream("GET", place) as answer:
                     if not answer.has_redirect_location:

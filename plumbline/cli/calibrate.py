@@ -15,6 +15,7 @@ from plumbline.cli.options import at_least, say
 from plumbline.night.noise_floor import NoiseFloor, problem_of, recommended_limit, widest_floor
 from plumbline.night.rounds.nights import limits_of
 from plumbline.night.rounds.series import accepted_times
+from plumbline.schema.delimited import decoded
 from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError
 from plumbline.schema.suite import Suite, read_suite
 
@@ -83,7 +84,7 @@ def _print(name: str, floor: NoiseFloor, limit: float | None, suite: Suite, prob
 
 def _write(path: Path, limits: Mapping[str, float], floors: Mapping[str, NoiseFloor]) -> None:
     """Write each platform's limit into the suite file, preserving comments."""
-    text = path.read_text(encoding="utf-8")
+    text = decoded(path.read_bytes()).replace("\r\n", "\n")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     for name, limit in limits.items():
         floor = floors[name]

@@ -30,7 +30,7 @@ from plumbline.cli.options import QUIET, say, summary
 from plumbline.local.signals import terminations_interrupt
 from plumbline.schema.errors import WRONG_PATH, ConfigurationError, ExitCode, PlumblineError
 from plumbline.schema.extras import is_optional, missing_package
-from plumbline.schema.variables import clean_variables
+from plumbline.schema.variables import clean_variables, variable_error
 
 _ENTRY_POINTS = "plumbline.commands"
 _ANYWHERE = ("--debug", "--quiet", "--verbose")
@@ -122,8 +122,7 @@ def _say(failure: _Failure, *, as_json: bool) -> int:
 
 def _failure(error: Exception) -> _Failure:
     """Convert an error to a message and an exit code, never drift's."""
-    if isinstance(error, ImportError):
-        error = missing_package(error) or error
+    error = variable_error(error) or (isinstance(error, ImportError) and missing_package(error)) or error
     if isinstance(error, PlumblineError):
         return _Failure(str(error), error.exit_code, error.where, error.key, error.hint)
     if isinstance(error, OSError):

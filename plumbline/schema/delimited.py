@@ -57,6 +57,11 @@ def encoding_of(start: bytes) -> str:
     return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
 
 
+def decoded(data: bytes) -> str:
+    """Return the text of a person's file: an editor may begin it with a byte order mark. Raise `UnicodeError`."""
+    return data.decode(encoding_of(data))
+
+
 def data_of(document: Any, where: str) -> Any:
     """Return the array `data` of a document, else the document. Raise for an array beside `data`."""
     if not isinstance(document, dict) or not isinstance(document.get("data"), list):

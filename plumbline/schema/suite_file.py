@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BaseModel
 
+from plumbline.schema.delimited import decoded
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.escape import first_of
 from plumbline.schema.store_url import parse_store_url
@@ -32,11 +33,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     where, text = str(path), ""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = decoded(path.read_bytes())
         return {key: with_tuples(value) for key, value in tomllib.loads(text).items()}
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", where=where, hint="name a suite file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeError) as error:
         raise ConfigurationError(f"not TOML: {error}", where=where) from error
     except ValueError as error:
         # tomllib passes this error on: Python reads no number of more than 4300 digits.

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pydantic import Field, ValidationError
 
 from plumbline.data.stores import open_store, read_bytes
-from plumbline.environments.locks import LockFiles, decode_lock
+from plumbline.environments.locks import LockFiles
 from plumbline.night.dispatch import Job, job_key, record_id
 from plumbline.schema.base import Model, Name, Sha256
+from plumbline.schema.delimited import decoded
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.store_url import safe_key
@@ -82,7 +83,7 @@ def read_candidate(candidate: Candidate, suite: Suite, download: Callable[[str, 
         hint = "send the digest that `sha256sum LOCK` prints for this lock"
         raise ConfigurationError(what, where=_WHERE, key="candidate.sha256", hint=hint)
     try:
-        text = decode_lock(data)
+        text = decoded(data).replace("\r\n", "\n")
         if candidate.name == LOCK_FILES_NAME:
             return LockFiles.model_validate_json(text)
         return LockFiles(name=candidate.name, files={candidate.name: text})

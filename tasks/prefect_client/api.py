@@ -14,7 +14,7 @@ from http import HTTPStatus
 from json import JSONDecodeError
 from typing import Any, TypeVar
 
-from httpx import HTTPError, InvalidURL, Response, SyncByteStream, UnsupportedProtocol
+from httpx import Client, HTTPError, InvalidURL, Response, SyncByteStream, UnsupportedProtocol
 from prefect import get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -40,6 +40,7 @@ from plumbline.schema.base import first_problem
 from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError
 from plumbline.schema.extras import require_version
 from plumbline.schema.suite import Schedule
+from plumbline.schema.variables import variable_error
 
 
 class NotPrefectError(HTTPError):
@@ -126,7 +127,19 @@ def client_settings() -> dict[str, Any]:
 
 def open_client() -> SyncPrefectClient:
     """Return a client for the controller's Prefect API."""
-    return get_client(httpx_settings=client_settings(), sync_client=True)
+    try:
+        return get_client(httpx_settings=client_settings(), sync_client=True)
+    except (ImportError, InvalidURL, OSError, ValueError):
+        make_client().close()
+        raise
+
+
+def make_client(**options: Any) -> Client:
+    """Return an HTTP client without an address. Raise `ConfigurationError` for a variable that makes it impossible."""
+    try:
+        return Client(**options)
+    except (ImportError, InvalidURL, OSError, ValueError) as error:
+        raise variable_error(error) or error from error
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from plumbline.schema.delimited import encoding_of
+from plumbline.schema.delimited import decoded
 from plumbline.schema.errors import InvalidInputError
 
 BUFFER_BYTES = 1 << 20
@@ -55,6 +55,6 @@ def read_text(source: Path, where: str, max_bytes: int) -> str:
     if len(data) > max_bytes:
         raise InvalidInputError(f"more than {max_bytes >> 20} MiB", where=where)
     try:
-        return data.decode(encoding_of(data))
+        return decoded(data)
     except UnicodeDecodeError as error:
         raise InvalidInputError("is not UTF-8 text", where=where, hint="save it as UTF-8") from error

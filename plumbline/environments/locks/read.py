@@ -21,7 +21,7 @@ from plumbline.environments.locks.requirements import included_files, requiremen
 from plumbline.environments.locks.selection import Selection
 from plumbline.environments.locks.uv import uv_entries
 from plumbline.schema.base import first_problem
-from plumbline.schema.delimited import encoding_of
+from plumbline.schema.delimited import decoded
 from plumbline.schema.errors import ConfigurationError
 
 _MAX_BYTES = 32 << 20
@@ -62,19 +62,14 @@ def load_lock(path: Path) -> LockFiles:
     return LockFiles(name=path.name, files=files)
 
 
-def decode_lock(data: bytes) -> str:
-    """Decode a lock's text with Unix line ends; raise `UnicodeDecodeError` if malformed."""
-    return data.decode(encoding_of(data)).replace("\r\n", "\n")
-
-
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigurationError(f"more than {_MAX_BYTES >> 20} MiB", where=str(path), hint=_HINT)
-        return decode_lock(path.read_bytes())
+        return decoded(path.read_bytes()).replace("\r\n", "\n")  # a checkout of git may have either
     except OSError as error:
         raise ConfigurationError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from error
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise ConfigurationError("is not UTF-8 text", where=str(path), hint=_HINT) from error
 
 

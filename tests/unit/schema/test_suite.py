@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import tomllib
@@ -479,3 +480,25 @@ def test_a_rate_that_nobody_chose_follows_from_the_size(model, chosen, rate, war
     made = Workload.model_validate(content)
     assert (made.optimizer.learning_rate, made.schedule.warmup_steps) == (rate, warmup_steps)
     assert Workload.model_validate(made.to_json()) == made
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_suite_that_windows_saved_is_read_with_either_line_end_of_its_lock(tmp_path: Path, encoding: str) -> None:
+    lock = "torch==2.6.0\nnumpy==1.26.4\n"
+    text = SUITE.replace("[platforms.aws]", '[platforms.aws]\nlock = "lock.txt"', 1)
+    digests = set()
+    for line_end in ("\n", "\r\n"):
+        (tmp_path / "lock.txt").write_bytes(lock.replace("\n", line_end).encode())
+        (tmp_path / "suite.toml").write_bytes(text.replace("\n", line_end).encode(encoding))
+        digests.add(read_suite(tmp_path / "suite.toml").platforms["aws"].lock)
+    assert digests == {hashlib.sha256(lock.encode()).hexdigest()}
+
+
+def test_a_persons_text_is_opened_by_one_function() -> None:
+    """`decoded` knows byte order marks; a suite read beside it did not."""
+    root = Path(__file__).parents[3] / "plumbline"
+    for part in ("cli", "schema/suite_file.py", "environments/locks", "upgrade/request.py", "data/datasets/streams.py"):
+        for path in [root / part, *(root / part).rglob("*.py")]:
+            assert path.is_dir() or not re.search(
+                r"\.read_text\((?=enc|\))|\.decode\(\"utf", path.read_text("utf-8")
+            ), path

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from prefect.settings import Settings
 
-from plumbline.schema.variables import clean_variables, variable
+from plumbline.schema.variables import clean_variables, variable, variable_error
 
 CODE = Path(__file__).parents[3]
 # A whole environment for a child process, or a mapping that a function reads, is not a read.
@@ -69,3 +71,42 @@ def test_what_libraries_read_by_themselves_is_cleaned_and_all_else_kept() -> Non
         "AWS_SECRET_ACCESS_KEY": "a'b", "AZURE_CLIENT_SECRET": "~x=", "PATH": " /bin ", "EMPTY": "",
         "GOOGLE_APPLICATION_CREDENTIALS": "/a b/key.json", "PREFECT_API_KEY": "pnu_1", "AWS_PROFILE": "'",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"ALL_PROXY": "socks5://127.0.0.1:1080"}, "ALL_PROXY"),
+        ({"HTTPS_PROXY": "ftp://proxy:1"}, "HTTPS_PROXY"),
+        ({"http_proxy": "http://me:secret@proxy:port"}, "http_proxy"),
+        ({"NO_PROXY": "localhost,[::1]", "HTTP_PROXY": "http://proxy:1"}, "NO_PROXY"),
+        ({"NO_PROXY": "fe80::/10"}, "NO_PROXY"),
+        ({"SSL_CERT_FILE": "/gone/authorities.pem"}, "SSL_CERT_FILE"),
+        ({"PREFECT_LOGGING_LEVEL": "loud"}, "PREFECT_LOGGING_LEVEL"),
+        ({"PREFECT_SERVER_API_PORT": "secret"}, "PREFECT_SERVER_API_PORT"),
+    ],
+    ids=str,
+)
+def test_a_variable_that_a_library_refuses_is_named_and_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], named: str
+) -> None:
+    for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises((ImportError, OSError, ValueError, httpx.InvalidURL)) as caught:
+        (Settings(), httpx.Client())
+    error = variable_error(caught.value)
+    assert error is not None
+    assert (error.key, "secret" in str(error)) == (named, False)
+
+
+def test_servers_on_this_machine_are_asked_without_the_proxy() -> None:
+    environment = {"HTTPS_PROXY": "http://proxy:1", "no_proxy": "acme.example"}
+    clean_variables(environment)
+    assert environment["no_proxy"] == environment["NO_PROXY"] == "acme.example,localhost,127.0.0.1"
+    for given in ({"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "*"}, {"NO_PROXY": "acme.example"}):
+        environment = dict(given)
+        clean_variables(environment)
+        assert environment["NO_PROXY"] == given["NO_PROXY"]
