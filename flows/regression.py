@@ -18,7 +18,7 @@ from plumbline.tasks.confirm import confirm_causes, confirm_software, confirm_th
 from plumbline.tasks.dispatch import dispatch_trainings, gather_records
 from plumbline.tasks.events import Phases, ProgressReporter
 from plumbline.tasks.judge import conclude, judge_records
-from plumbline.tasks.machines import machines_up
+from plumbline.tasks.machines import Machines
 from plumbline.tasks.open_round import check_suite, give_slot_back, name_round, open_round, run_name, take_over
 from plumbline.tasks.prefect_client.recovery import final_state
 from plumbline.tasks.report import (
@@ -58,18 +58,18 @@ def _run_round(suite: Suite, round_id: str, phase: Phases, folder: Path) -> Roun
         with phase("opening"):
             take_over(suite, name)
             round_ = open_round(check_suite(suite), name)
-        with machines_up(suite, name):
-            with phase("training"):
-                results = dispatch_trainings(round_, round_.assignments())
-            with phase("gathering"):
-                found = gather_records(round_, results, folder)
-            with phase("judging"):
-                judged = judge_records(round_, found, folder)
-            with phase("confirming"):
-                found, judged = confirm_throughput(round_, found, judged, folder)
-                found, judged = confirm_software(round_, found, judged, folder)
-                tried, judged = confirm_causes(round_, found, judged, folder)
-        verdict = conclude(round_, judged, tried, phase.timings)
+        machines = Machines(suite, name)
+        with machines, phase("training"):
+            results = dispatch_trainings(round_, round_.assignments(), machines)
+        with phase("gathering"):
+            found = gather_records(round_, results, folder)
+        with phase("judging"):
+            judged = judge_records(round_, found, folder)
+        with phase("confirming"):
+            found, judged = confirm_throughput(round_, found, judged, folder, machines)
+            found, judged = confirm_software(round_, found, judged, folder, machines)
+            tried, judged = confirm_causes(round_, found, judged, folder, machines)
+        verdict = conclude(round_, judged, tried, phase.timings, machines.seconds_on())
         with phase("reporting"):
             verdict, plots = report_round(round_, verdict, found, judged)
             publish(round_, verdict, judged)

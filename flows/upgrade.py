@@ -15,7 +15,7 @@ from plumbline.schema.suite import Suite
 from plumbline.schema.versions import validate_order
 from plumbline.tasks.alert import alert_without_verdict
 from plumbline.tasks.events import Phases, ProgressReporter
-from plumbline.tasks.machines import machines_up
+from plumbline.tasks.machines import Machines
 from plumbline.tasks.open_round import give_slot_back, name_round, run_name, take_over
 from plumbline.tasks.prefect_client.flow_runs import FAILED_NAMES, MISCONFIGURED
 from plumbline.tasks.prefect_client.recovery import final_state
@@ -78,8 +78,8 @@ def upgrade(  # noqa: PLR0917 - the form of Prefect shows them in this order
 def _judge(request: UpgradeRequest, phase: Phases) -> UpgradeOutcome:
     with phase("judging"):
         opened = open_upgrade(request)
-        with machines_up(request.suite, request.upgrade_id):
-            outcome = train_candidate(opened)
+        with Machines(request.suite, request.upgrade_id) as machines:
+            outcome = train_candidate(opened, machines)
     with phase("reporting"):
         outcome = publish_upgrade(outcome, request.suite)
     with phase("alerting"):

@@ -20,34 +20,38 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.errors import PlumblineError
 from plumbline.tasks.dispatch import dispatch_trainings, gather_records
 from plumbline.tasks.judge import Judged, judge_records
+from plumbline.tasks.machines import Machines
 
 
 def confirm_throughput(
-    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
+    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path, machines: Machines
 ) -> tuple[GatheredRecords, Judged]:
     """Rerun slow trainings, and judge again with both measurements."""
     asked = night_reruns(judged.nights, round_.suite.dispatch.reruns)
     reruns = tuple(dict.fromkeys((*reruns_needed(judged.results), *asked)))
     if not reruns:
         return gathered, judged
-    results = dispatch_trainings(round_, reruns)
+    with machines:
+        results = dispatch_trainings(round_, reruns, machines)
     both = gathered.plus(gather_records(round_, results, folder))
     return both, judge_records(round_, both, folder)
 
 
 def confirm_software(
-    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
+    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path, machines: Machines
 ) -> tuple[GatheredRecords, Judged]:
     """Run an A/B test where a regression persists, and judge again."""
     asked = night_abs(judged.nights, limits_of(round_.suite))
     if not asked:
         return gathered, judged
-    both = gathered.plus(gather_records(round_, dispatch_trainings(round_, asked), folder))
+    with machines:
+        results = dispatch_trainings(round_, asked, machines)
+    both = gathered.plus(gather_records(round_, results, folder))
     return both, judge_records(round_, both, folder)
 
 
 def confirm_causes(
-    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path
+    round_: Round, gathered: GatheredRecords, judged: Judged, folder: Path, machines: Machines
 ) -> tuple[GatheredRecords, Judged]:
     """Run the experiments of all unresolved drifts within their budgets.
 
@@ -57,15 +61,16 @@ def confirm_causes(
     cases = open_cases(round_, gathered, judged.baselines, judged.results)
     lots = (gathered.records.values(), *(lot.values() for lot in judged.baselines.values())) if cases else ()
     known = {record.record.record_id: record for lot in lots for record in lot}
-    while any(next_request(case.confirmation) is not None for case in cases):
-        ready, lost = _sent(round_, wanted(cases), known, folder)
-        results = dispatch_trainings(round_, ready) if ready else {}
-        came = gather_records(round_, results, folder)
-        tried = tried.plus(came)
-        answers = {str(assignment.experiment_id): record for assignment, record in came.records.items()}
-        lost |= {str(assignment.experiment_id): absence.why for assignment, absence in came.absent.items()}
-        known |= {record.record.record_id: record for record in came.records.values()}
-        cases = absorb(cases, answers, lost)
+    with machines:  # a platform's next experiment follows at once
+        while any(next_request(case.confirmation) is not None for case in cases):
+            ready, lost = _sent(round_, wanted(cases), known, folder)
+            results = dispatch_trainings(round_, ready, machines) if ready else {}
+            came = gather_records(round_, results, folder)
+            tried = tried.plus(came)
+            answers = {str(assignment.experiment_id): record for assignment, record in came.records.items()}
+            lost |= {str(assignment.experiment_id): absence.why for assignment, absence in came.absent.items()}
+            known |= {record.record.record_id: record for record in came.records.values()}
+            cases = absorb(cases, answers, lost)
     confirmed = apply_cases(judged.results, cases)
     return tried, replace(judged, results=placed_results(round_, confirmed, gathered, judged.baselines))
 

@@ -29,7 +29,9 @@ PATIENCE = RetryPolicy(attempts=20, deadline_seconds=90.0)
 
 
 @round_task("dispatch")
-def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict[Assignment, Result]:
+def dispatch_trainings(
+    round_: Round, assignments: Sequence[Assignment], machines: Machines
+) -> dict[Assignment, Result]:
     """Run the assigned trainings on all platforms in parallel, leaving none running."""
     asked = {round_.job(assignment).key: assignment for assignment in assignments}
     suite = round_.suite
@@ -44,7 +46,7 @@ def dispatch_trainings(round_: Round, assignments: Sequence[Assignment]) -> dict
         }
 
     results = run_on_workers(
-        suite, round_.id, [round_.job(assignment) for assignment in assignments], run_of,
+        suite, round_.id, [round_.job(assignment) for assignment in assignments], run_of, machines=machines,
         orders=lambda key, attempt: round_.order(asked[key], attempt), find=find_record,
     )  # fmt: skip
     return {asked[key]: result for key, result in results.items()}
@@ -56,6 +58,7 @@ def run_on_workers(
     jobs: Sequence[Job],
     run_of: Callable[[str, OrderType], dict[str, Any]],
     *,
+    machines: Machines,
     orders: Callable[[str, int], OrderType],
     find: Callable[[Store, OrderType], Recorded],
 ) -> dict[str, Result]:
@@ -84,8 +87,7 @@ def run_on_workers(
 
         pools = {name: suite.platforms[name].work_pool for name in platforms}
         orchestrator = PrefectOrchestrator(apis, suite.name, pools, start=start, orders=orders, recorded=find_recorded)
-        keep_up = Machines(suite, round_id).keep_up
-        return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, keep_up=keep_up)
+        return run_jobs(jobs, orchestrator, clock=time.monotonic, sleep=time.sleep, keep_up=machines.keep_up)
 
 
 @round_task("gather", retries=2)

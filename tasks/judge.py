@@ -52,8 +52,13 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
     return Judged(apply_canary(results, proofs), baselines, nights, history, proven_note(round_, proofs))
 
 
-def conclude(round_: Round, judged: Judged, gathered: GatheredRecords, seconds: Mapping[str, float]) -> RoundVerdict:
-    """Combine judgements into the round's verdict; `seconds` has each phase's duration."""
+def conclude(
+    round_: Round, judged: Judged, gathered: GatheredRecords, seconds: Mapping[str, float], on: Mapping[str, float]
+) -> RoundVerdict:
+    """Combine judgements into the round's verdict.
+
+    `seconds` has each phase's duration, `on` the seconds for which each platform's machines were on.
+    """
     platforms = {
         name: join({workload: judged.results[workload][name] for workload in round_.specs_of(name)})
         for name in round_.suite.platforms
@@ -62,5 +67,5 @@ def conclude(round_: Round, judged: Judged, gathered: GatheredRecords, seconds: 
     verdict = sum_up(round_, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=timings)
     if judged.proven:
         verdict = verdict.replace(proven=judged.proven)
-    verdict = with_usage(verdict, gathered)
+    verdict = with_usage(verdict, gathered, on)
     return count_unjudged(round_, verdict, judged.history.series, judged.baselines, datetime.now(UTC))

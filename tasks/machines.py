@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Self
 
 from prefect import get_run_logger
 from prefect.runtime import flow_run
@@ -21,35 +23,46 @@ from plumbline.tasks.prefect_client.api import open_client, server_errors
 from plumbline.tasks.prefect_client.recovery import read_open_rounds
 
 
-@contextmanager
-def machines_up(suite: Suite, round_id: str) -> Iterator[None]:
-    """Stop the suite's machine groups when the context ends."""
-    try:
-        yield
-    finally:
-        Machines(suite, round_id).keep_up(frozenset())
-
-
 class Machines:
-    """Machine groups of a suite, running while platforms train.
+    """Machine groups of a suite, running while platforms train: a context that stops them when it ends.
 
     A group that cannot be started makes its platforms unavailable, no others. A group that cannot be stopped is an
     error in the log, and an alert of the watch.
     """
 
-    def __init__(self, suite: Suite, round_id: str) -> None:
+    def __init__(self, suite: Suite, round_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._suite, self._round_id, self._sizes = suite, round_id, wanted_sizes(suite)
         self._asked: dict[str, int] = {}
+        self._clock, self._since = clock, dict[str, float]()
+        self._seconds = dict.fromkeys(self._sizes, 0.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.keep_up(frozenset())
 
     def keep_up(self, platforms: Collection[str]) -> None:
         """Start the machine groups of these platforms, and stop all others."""
         busy = {self._suite.platforms[name].machines for name in platforms}
         sizes = {url: size if url in busy else 0 for url, size in self._sizes.items()}
-        changed = {url: size for url, size in sizes.items() if self._asked.get(url) != size}
+        # A group that is needed is asked for again: an idle machine ends itself.
+        changed = {url: size for url, size in sizes.items() if size or self._asked.get(url) != 0}
         if not all(changed.values()) and _are_needed(self._suite, self._round_id):
             changed = {url: size for url, size in changed.items() if size}
         _resize(changed)
         self._asked |= changed
+        now = self._clock()
+        for url, size in changed.items():
+            if size:
+                self._since.setdefault(url, now)
+            else:
+                self._seconds[url] += now - self._since.pop(url, now)
+
+    def seconds_on(self) -> dict[str, float]:
+        """Return the seconds for which each platform's machines were asked for, once they are stopped."""
+        platforms = self._suite.platforms.items()
+        return {name: self._seconds[each.machines] * each.concurrency for name, each in platforms if each.machines}
 
 
 def _resize(sizes: Mapping[str, int]) -> None:

@@ -33,6 +33,7 @@ from plumbline.tasks.alert import alert_once
 from plumbline.tasks.dispatch import dispatch_trainings, gather_records, run_on_workers
 from plumbline.tasks.download import download
 from plumbline.tasks.events import ProgressReporter
+from plumbline.tasks.machines import Machines
 from plumbline.tasks.open_round import check_suite, refuse_superseded
 from plumbline.tasks.prefect_client.flow_runs import check_image_pools
 from plumbline.tasks.round_task import round_task
@@ -104,13 +105,13 @@ def _open_image(request: UpgradeRequest) -> ImageUpgrade:
     return ImageUpgrade(request, round_, image)
 
 
-def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
+def train_candidate(upgrade: LockUpgrade | ImageUpgrade, machines: Machines) -> UpgradeOutcome:
     """Judge the candidate on all platforms in parallel."""
     if isinstance(upgrade, ImageUpgrade):
-        outcomes, candidate = _train_in_both_images(upgrade), upgrade.image
+        outcomes, candidate = _train_in_both_images(upgrade, machines), upgrade.image
         digest = candidate.rpartition(":")[2]
     else:
-        outcomes, candidate, digest = dispatch_upgrade(upgrade), upgrade.lock.name, upgrade.lock.digest
+        outcomes, candidate, digest = dispatch_upgrade(upgrade, machines), upgrade.lock.name, upgrade.lock.digest
     request = upgrade.request
     return sum_up(
         outcomes, upgrade=request.upgrade_id, suite=request.suite.name, workload=request.chosen_workload,
@@ -119,7 +120,7 @@ def train_candidate(upgrade: LockUpgrade | ImageUpgrade) -> UpgradeOutcome:
 
 
 @round_task("dispatch upgrade")
-def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
+def dispatch_upgrade(upgrade: LockUpgrade, machines: Machines) -> dict[str, PlatformOutcome]:
     """Judge the candidate lock on each platform's worker, leaving none running."""
     suite, chosen = upgrade.request.suite, upgrade.request.chosen_platforms
     names = {upgrade.job(name).key: name for name in chosen}
@@ -134,7 +135,7 @@ def dispatch_upgrade(upgrade: LockUpgrade) -> dict[str, PlatformOutcome]:
         }
 
     results = run_on_workers(
-        suite, upgrade.request.upgrade_id, [upgrade.job(name) for name in chosen], run_of,
+        suite, upgrade.request.upgrade_id, [upgrade.job(name) for name in chosen], run_of, machines=machines,
         orders=lambda key, attempt: upgrade.order(names[key], attempt), find=find_report,
     )  # fmt: skip
     outcomes = {}
@@ -154,7 +155,7 @@ def _report(upgrade: LockUpgrade, name: str, result: Result) -> tuple[PlatformRe
         return None, str(error)
 
 
-def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
+def _train_in_both_images(upgrade: ImageUpgrade, machines: Machines) -> dict[str, PlatformOutcome]:
     """Train with old and new image on each platform until decided."""
     options = upgrade.request.options
     trainings = {name: upgrade.begin(name) for name in upgrade.request.chosen_platforms}
@@ -162,7 +163,7 @@ def _train_in_both_images(upgrade: ImageUpgrade) -> dict[str, PlatformOutcome]:
     ends = time.monotonic() + options.seconds
     with scratch_folder() as folder:
         while asked := [assignment for each in trainings.values() for assignment in wanted(each, options.trials)]:
-            results = dispatch_trainings(upgrade.round, asked)
+            results = dispatch_trainings(upgrade.round, asked, machines)
             gathered = gather_records(upgrade.round, results, folder)
             notes |= gathered.notes
             trainings = {name: with_gathered(each, gathered) for name, each in trainings.items()}

@@ -14,7 +14,7 @@ from moto.server import ThreadedMotoServer
 
 @contextmanager
 def scaling_group(patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Yield a client of moto's server, which has one group of at most four machines."""
+    """Yield a client of moto's server, which has two groups of at most four machines."""
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -28,10 +28,11 @@ def scaling_group(patch: pytest.MonkeyPatch) -> Iterator[Any]:
         client.create_launch_configuration(
             LaunchConfigurationName="gpu", ImageId="ami-12c6146b", InstanceType="g5.2xlarge"
         )
-        client.create_auto_scaling_group(
-            AutoScalingGroupName="gpus", LaunchConfigurationName="gpu", MinSize=0, MaxSize=4, DesiredCapacity=0,
-            AvailabilityZones=["eu-west-1a"],
-        )  # fmt: skip
+        for name in ("gpus", "second"):
+            client.create_auto_scaling_group(
+                AutoScalingGroupName=name, LaunchConfigurationName="gpu", MinSize=0, MaxSize=4, DesiredCapacity=0,
+                AvailabilityZones=["eu-west-1a"],
+            )  # fmt: skip
         yield client
     finally:
         server.stop()

@@ -95,15 +95,34 @@ def _piece(name: str, value: float, share: float, kind: int) -> Piece:
 
 def round_bars(verdict: RoundVerdict, order: Sequence[str]) -> tuple[Bars, ...]:
     """Return bars of the round's phases, then each platform's."""
-    charts = []
-    own = _simple("The round", verdict.timings)
-    if own:
-        charts.append(own)
+    charts = [chart for chart in (_simple("The round", verdict.timings), _machine_bars(verdict, order)) if chart]
     for name in order:
         bars = _simple(clean(name, 63), verdict.platforms[name].timings)
         if bars:
             charts.append(bars)
     return tuple(charts)
+
+
+def _machine_bars(verdict: RoundVerdict, order: Sequence[str]) -> Bars | None:
+    """Return bars of the time for which each platform's machines trained and waited."""
+    results = {name: verdict.platforms[name] for name in order}
+    times = {
+        name: {"trained": result.machine_seconds or 0.0, "waited": result.waited_seconds}
+        for name, result in results.items() if result.waited_seconds is not None
+    }  # fmt: skip
+    if not times:
+        return None
+    longest = max(sum(parts.values()) for parts in times.values()) or 1.0
+    bars = tuple(
+        Bar(
+            clean(name, 63),
+            ", ".join(f"{seconds(value)} {word}" for word, value in parts.items()),
+            tuple(_piece(*part, 100 * part[1] / longest, kind) for kind, part in enumerate(parts.items())),
+        )
+        for name, parts in times.items()
+    )
+    note = "From the request that started the machines of a platform to the request that stopped them."
+    return Bars("Machines that a round starts", note, bars, {0: "trained", 1: "waited"})
 
 
 def _simple(title: str, timings: Mapping[str, float]) -> Bars | None:

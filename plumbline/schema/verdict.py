@@ -145,6 +145,8 @@ class PlatformResult(Judgement):
     timings: dict[str, float] = {}
     machine_seconds: float | None = None
     """Time of all of the platform's trainings of the round, reruns and experiments too; `None`: not measured."""
+    waited_seconds: float | None = None
+    """Time for which its `machines` were on for the round and did not train; `None`: not measured."""
     record_bytes: int | None = None
     """Size of their records."""
     improved: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from prefect.states import Running
 from plumbline.night.deployment import suite_tag
 from plumbline.night.machines import open_group
 from plumbline.schema.suite import Alert, Suite
-from plumbline.tasks.machines import Machines, check_left_on, machines_up
+from plumbline.tasks.machines import Machines, check_left_on
 from plumbline.tasks.open_round import take_over
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.watch import check_missed_rounds
@@ -22,6 +22,7 @@ from tests.scaling_group import scaling_group
 
 GROUP = "aws://eu-west-1/gpus"
 GONE = "aws://eu-west-1/gone"
+SECOND = "aws://eu-west-1/second"
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def test_machines_are_up_for_a_round_and_down_after_whatever_ends_it(on_machines
     @flow(name="plumbline-regression")
     def round_() -> None:
         take_over(on_machines, "night")
-        with machines_up(on_machines, "night"):
-            Machines(on_machines, "night").keep_up({"aws"})
+        with Machines(on_machines, "night") as machines:
+            machines.keep_up({"aws"})
             sizes.append(open_group(GROUP).size())
             raise ending
 
@@ -65,8 +66,7 @@ def test_a_start_that_was_taken_for_dead_stops_no_machine_of_the_next_one(on_mac
     @flow(name="plumbline-regression")
     def round_() -> None:
         take_over(on_machines, "night")
-        with machines_up(on_machines, "night"):
-            machines = Machines(on_machines, "night")
+        with Machines(on_machines, "night") as machines:
             machines.keep_up({"aws"})
             _claim_later(on_machines)
             machines.keep_up({"azure"})
@@ -76,25 +76,33 @@ def test_a_start_that_was_taken_for_dead_stops_no_machine_of_the_next_one(on_mac
 
 
 @pytest.mark.usefixtures("client")
-def test_machines_go_down_as_their_platforms_last_training_ends_and_up_for_its_experiments(on_machines: Suite) -> None:
-    """Each batch of trainings has a view of its own, and the last platform's machines wait for the verdict."""
-    platforms = {**on_machines.platforms, "onprem": on_machines.platforms["aws"]}
-    suite, sizes = on_machines.replace(platforms=platforms), []
+def test_a_group_is_down_while_the_round_judges_and_its_time_is_counted(on_machines: Suite) -> None:
+    """The quick platform trains for 10 minutes, the slow one for 50; 5 of judging; one rerun of the quick one."""
+    azure = on_machines.platforms["azure"].replace(machines=SECOND)
+    suite, sizes = on_machines.replace(platforms={**on_machines.platforms, "azure": azure}), []
+    minutes = iter([0, 10, 50, 55, 65])
 
     @flow(name="plumbline-regression")
-    def round_() -> None:
+    def round_() -> dict[str, float]:
         take_over(suite, "night")
-        with machines_up(suite, "night"):
-            trainings, experiments = Machines(suite, "night"), Machines(suite, "night")
-            for machines, busy in (
-                (trainings, {"aws", "azure", "onprem"}), (trainings, {"azure", "onprem"}), (trainings, {"azure"}),
-                (experiments, {"aws"}),
-            ):  # fmt: skip
-                machines.keep_up(busy)
-                sizes.append(open_group(GROUP).size())
+        machines = Machines(suite, "night", clock=lambda: 60.0 * next(minutes))
 
-    round_()
-    assert (sizes, open_group(GROUP).size()) == ([4, 4, 0, 4], 0)
+        def keep_up(*platforms: str) -> None:
+            machines.keep_up(platforms)
+            sizes.append(tuple(open_group(url).size() for url in (GROUP, SECOND)))
+
+        with machines:
+            keep_up("aws", "azure")
+            keep_up("azure")
+        sizes.append(tuple(open_group(url).size() for url in (GROUP, SECOND)))
+        with machines:
+            keep_up("aws")
+        return machines.seconds_on()
+
+    on = round_()
+    assert sizes == [(2, 1), (0, 1), (0, 0), (2, 0)]
+    assert open_group(GROUP).size() == 0
+    assert on == {"aws": 2 * 20 * 60.0, "azure": 50 * 60.0}
 
 
 def test_machines_that_are_left_on_are_alerted_once_a_day(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
+from plumbline.night.machines.aws import AutoScalingGroup
 from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
@@ -22,6 +25,7 @@ from tests.flows.conftest import Server
 from tests.flows.small_suite import small_suite
 from tests.flows.stubs import Measurement, StubWorkers, deploy_round, model_record, suite_of
 from tests.said import said
+from tests.scaling_group import scaling_group
 from tests.unit.judge.test_speed import SLOW, speed
 
 SPEED = {"steps": 10}
@@ -68,7 +72,7 @@ def night(
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasts", "passes"])
 def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
-    server: Server, trained: Trained, tmp_path: Path, lasts: bool
+    server: Server, trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: bool
 ) -> None:
     content = suite_of(tmp_path, f"slow-{lasts}".lower(), 2).model_dump(mode="json", exclude_none=True)
     content["workloads"]["tiny"]["speed"] = SPEED
@@ -82,9 +86,25 @@ def test_a_drop_is_drift_only_if_an_independent_rerun_shows_it(
 
     def measure(order: dict[str, Any]) -> dict[str, Any]:
         slow = order["platform"] == "p01" and (lasts or "rerun" not in order["record_id"])
+        if order["platform"] == "p01":
+            time.sleep(3)  # the last to end: nothing else stops its machines
         return trained.measured(order, slower=slow)
 
-    verdict, state = night(1, suite, server, trained, tmp_path, measure=measure)
+    with scaling_group(monkeypatch):
+        p01, sizes, resize = (
+            suite.platforms["p01"].replace(machines="aws://eu-west-1/gpus"),
+            [],
+            AutoScalingGroup.resize,
+        )
+        monkeypatch.setattr(AutoScalingGroup, "resize", lambda group, size: (sizes.append(size), resize(group, size)))
+        on_machines = suite.replace(platforms={**suite.platforms, "p01": p01})
+        verdict, state = night(1, on_machines, server, trained, tmp_path, measure=measure)
+    # Down while the round judges, and up again for the rerun that it asks for.
+    assert [size for size, _ in groupby(sizes)] == [1, 0, 1, 0]
+    assert verdict.platforms["p01"].waited_seconds is not None
+    page = Path(verdict.report).read_text(encoding="utf-8")
+    assert "Machines that a round starts" in page
+    assert " waited" in page
     p00, p01 = verdict.platforms["p00"], verdict.platforms["p01"]
     assert [len(item.records) for item in (p00, p01)] == [1, 2]
     assert (verdict.verdict, state) == (("drift", "Drift") if lasts else ("pass", "Completed"))

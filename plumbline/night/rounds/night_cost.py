@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from urllib.parse import urlsplit
@@ -49,8 +49,11 @@ class PlatformCost:
         return None if self.machines is None else self.machines + self.storage + self.egress
 
 
-def with_usage(verdict: RoundVerdict, gathered: GatheredRecords) -> RoundVerdict:
-    """Return the verdict with each platform's machine time and record size."""
+def with_usage(verdict: RoundVerdict, gathered: GatheredRecords, on: Mapping[str, float]) -> RoundVerdict:
+    """Return the verdict with each platform's machine time and record size.
+
+    `on` has the seconds for which the machines of a platform with `machines` were on.
+    """
     seconds: dict[str, float] = {}
     sizes: dict[str, int] = {}
     for assignment, loaded in gathered.records.items():
@@ -61,6 +64,8 @@ def with_usage(verdict: RoundVerdict, gathered: GatheredRecords) -> RoundVerdict
         name: verdict.platforms[name].replace(machine_seconds=max(seconds[name], 0.0), record_bytes=sizes[name])
         for name in verdict.platforms.keys() & seconds.keys()
     }
+    for name, total in on.items():
+        platforms[name] = platforms[name].replace(waited_seconds=max(total - seconds.get(name, 0.0), 0.0))
     return verdict.replace(platforms=platforms)
 
 

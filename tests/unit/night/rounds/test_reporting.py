@@ -53,5 +53,6 @@ def test_a_report_reads_each_record_once(tmp_path: Path, monkeypatch: pytest.Mon
     reads.clear()
     write_report(round_, verdict, GatheredRecords(records), {}, CentralStore(MemoryStore("memory://central")))
     assert set(reads.values()) == {1}
-    assert with_usage(verdict, GatheredRecords(records)).platforms["aws"].machine_seconds == 3 * 41
+    result = with_usage(verdict, GatheredRecords(records), {"aws": 200.0}).platforms["aws"]
+    assert (result.machine_seconds, result.waited_seconds) == (3 * 41, 200 - 3 * 41)
     assert set(reads.values()) == {2}
