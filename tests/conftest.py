@@ -52,6 +52,10 @@ def _gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _engine() -> bool:
+    return _program("terraform", "tofu")() and (_ROOT / ".venv/infra-tools/.installed").is_file()
+
+
 def _program(*names: str) -> Callable[[], bool]:
     return lambda: any(map(shutil.which, names))
 
@@ -76,6 +80,7 @@ NEEDS = {
     "browser": (_program(*CHROMIUM), "Chromium on the path (`make browser` says how to get one)"),
     "compiler": (_program("cc"), "a C compiler, with g++, on the path"),
     "docs": ((_ROOT / ".venv/docs-tool/.installed").is_file, "MkDocs (`make docs` installs it)"),
+    "engine": (_engine, "terraform or tofu, and the tools of `make infra-check`"),
     "git": (_program("git"), "git on the path"),
     "gpu": (_gpu, "an NVIDIA GPU"),
     "mlflow_server": (MLFLOW_SERVER.is_file, "MLflow's tracking server (`make mlflow-server` installs it)"),

@@ -1,13 +1,13 @@
 # The worker's role is its machine's, the controller's comes by federation from its cluster: no key exists anywhere.
 resource "aws_iam_role" "worker" {
   name               = "${var.name}-worker"
-  assume_role_policy = templatefile("${path.module}/trust-ec2.json", local.documents)
+  assume_role_policy = file("${path.module}/trust-ec2.json")
 }
 
 resource "aws_iam_role_policy" "worker" {
   name   = "stores"
   role   = aws_iam_role.worker.id
-  policy = templatefile("${path.module}/worker-policy.json", local.documents)
+  policy = templatefile("${path.module}/worker-policy.json", merge(local.documents, { machines = aws_autoscaling_group.worker.arn }))
 }
 
 resource "aws_iam_instance_profile" "worker" {
@@ -35,8 +35,8 @@ resource "aws_iam_role_policy" "controller" {
   policy = templatefile("${path.module}/controller-policy.json", merge(local.documents, { machines = aws_autoscaling_group.worker.arn }))
 }
 
-resource "aws_ssm_parameter" "prefect_auth" {
-  name  = "/${var.name}/prefect-auth"
+resource "aws_ssm_parameter" "secret" {
+  name  = "/${var.name}/worker"
   type  = "SecureString"
-  value = var.prefect_auth
+  value = var.secret
 }

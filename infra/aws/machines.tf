@@ -12,7 +12,7 @@ data "aws_ami" "worker" {
 
 resource "aws_security_group" "worker" {
   name        = "${var.name}-worker"
-  description = "No way in; out to the Prefect API, the stores and the package index"
+  description = "No way in; out to the Prefect API, the stores and the registry"
   vpc_id      = aws_vpc.this.id
 }
 
@@ -25,22 +25,12 @@ resource "aws_vpc_security_group_egress_rule" "worker" {
   to_port           = 443
 }
 
-# Ubuntu's packages come over HTTP, signed.
-resource "aws_vpc_security_group_egress_rule" "packages" {
-  security_group_id = aws_security_group.worker.id
-  description       = "Signed packages of the distribution"
-  cidr_ipv4         = "0.0.0.0/0"
-  ip_protocol       = "tcp"
-  from_port         = 80
-  to_port           = 80
-}
-
 resource "aws_launch_template" "worker" {
   name_prefix   = "${var.name}-worker-"
   image_id      = data.aws_ami.worker.id
   instance_type = var.machine_type
   user_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
-    password_command = "/opt/plumbline/venv/bin/python -c \"import boto3; print(boto3.client('ssm', region_name='${data.aws_region.this.region}').get_parameter(Name='${aws_ssm_parameter.prefect_auth.name}', WithDecryption=True)['Parameter']['Value'])\""
+    machine = templatefile("${path.module}/machine.sh", { region = data.aws_region.this.region, parameter = aws_ssm_parameter.secret.name })
   })))
 
   # The address leads out alone; a gateway would cost also while no machine is on.
@@ -88,19 +78,12 @@ resource "aws_launch_template" "worker" {
   }
 }
 
-resource "aws_placement_group" "worker" {
-  count    = var.compact ? 1 : 0
-  name     = "${var.name}-worker"
-  strategy = "cluster"
-}
-
 resource "aws_autoscaling_group" "worker" {
   name                = "${var.name}-worker"
   min_size            = 0
   max_size            = var.max_machines
   desired_capacity    = 0
-  vpc_zone_identifier = var.compact ? slice(aws_subnet.worker[*].id, 0, 1) : aws_subnet.worker[*].id
-  placement_group     = one(aws_placement_group.worker[*].id)
+  vpc_zone_identifier = aws_subnet.worker[*].id
 
   launch_template {
     id      = aws_launch_template.worker.id
@@ -127,21 +110,4 @@ resource "aws_autoscaling_schedule" "off" {
   desired_capacity       = 0
   min_size               = 0
   max_size               = var.max_machines
-}
-
-# "All G and VT Spot Instance Requests", or "Running On-Demand G and VT instances".
-locals {
-  quota_code = var.spot ? "L-3819A6DF" : "L-DB2E81BA"
-}
-
-data "aws_servicequotas_service_quota" "gpus" {
-  service_code = "ec2"
-  quota_code   = local.quota_code
-}
-
-# AWS answers the request within a day or two, and refuses one for less than the account has.
-resource "aws_servicequotas_service_quota" "gpus" {
-  service_code = "ec2"
-  quota_code   = local.quota_code
-  value        = max(var.vcpu_quota, data.aws_servicequotas_service_quota.gpus.value)
 }

@@ -9,10 +9,16 @@ output "platform" {
   }
 }
 
+output "store" {
+  description = "A store of the controller's own, where Google Cloud has none."
+  value       = "s3://${aws_s3_bucket.store["central"].bucket}/${var.prefix}"
+}
+
 output "controller" {
-  description = "Who the controller is on AWS."
+  description = "Who the controller is on AWS, as its SDK reads it."
   value = {
-    aws_region   = data.aws_region.this.region
-    aws_role_arn = aws_iam_role.controller.arn
+    AWS_REGION                  = data.aws_region.this.region
+    AWS_ROLE_ARN                = aws_iam_role.controller.arn
+    AWS_WEB_IDENTITY_TOKEN_FILE = "/var/run/secrets/aws/token"
   }
 }

@@ -2,16 +2,13 @@
 locals {
   stores = toset(["data", "outbox", "central"])
   documents = {
-    account            = data.aws_caller_identity.this.account_id
     prefix             = var.prefix
     data_bucket        = "${var.name}-data"
     outbox_bucket      = "${var.name}-outbox"
     central_bucket     = "${var.name}-central"
-    password_parameter = aws_ssm_parameter.prefect_auth.arn
+    password_parameter = aws_ssm_parameter.secret.arn
   }
 }
-
-data "aws_caller_identity" "this" {}
 
 resource "aws_s3_bucket" "store" {
   for_each = local.stores

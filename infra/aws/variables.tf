@@ -21,18 +21,19 @@ variable "controller_subject" {
 
 variable "worker" {
   type = object({
-    repository      = string
-    tag             = string
+    image           = string
     prefect_api_url = string
     work_pool       = string
+    idle_minutes    = number
+    max_minutes     = number
   })
-  description = "What a machine installs, and the work pool that it serves."
+  description = "The worker's image by its digest, the work pool that it serves, and after how many minutes a machine without a training, or any machine, ends itself."
 }
 
-variable "prefect_auth" {
+variable "secret" {
   type        = string
   sensitive   = true
-  description = "User and password of the Prefect API."
+  description = "Lines NAME=VALUE that a machine reads at its start: PREFECT_API_AUTH_STRING or PREFECT_API_KEY, and REGISTRY_LOGIN (user:password) for a private registry."
 }
 
 # These three are a row of plumbline/schema/machines.toml; tests/unit/infra compares them.
@@ -62,13 +63,6 @@ variable "spot" {
   description = "Use spare capacity, which AWS may take back at any time."
 }
 
-variable "compact" {
-  type        = bool
-  default     = false
-  nullable    = false
-  description = "Put all machines next to each other in the first zone, for trainings on several machines."
-}
-
 variable "reservation" {
   type        = string
   default     = null
@@ -89,13 +83,6 @@ variable "off_hour" {
     condition     = contains(range(24), var.off_hour)
     error_message = "An hour from 0 to 23."
   }
-}
-
-variable "vcpu_quota" {
-  type        = number
-  default     = 8
-  nullable    = false
-  description = "Virtual CPUs of G machines that the account may use at once; a new account may use none."
 }
 
 variable "deletion_protection" {

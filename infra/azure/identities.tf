@@ -59,21 +59,23 @@ resource "azurerm_role_assignment" "publisher" {
   principal_id       = data.azurerm_client_config.this.object_id
 }
 
-resource "azurerm_role_definition" "starter" {
-  name              = "Plumbline machine starter of ${var.name}"
-  description       = "Reads and sets the number of machines."
+# The controller starts and stops machines; a machine ends itself.
+resource "azurerm_role_definition" "machines" {
+  for_each          = { controller = ["read", "write"], worker = ["delete/action"] }
+  name              = "Plumbline machines of ${var.name} by the ${each.key}"
   scope             = azurerm_resource_group.this.id
   assignable_scopes = [azurerm_resource_group.this.id]
 
   permissions {
-    actions = ["Microsoft.Compute/virtualMachineScaleSets/read", "Microsoft.Compute/virtualMachineScaleSets/write"]
+    actions = [for action in each.value : "Microsoft.Compute/virtualMachineScaleSets/${action}"]
   }
 }
 
-resource "azurerm_role_assignment" "controller_starts_machines" {
+resource "azurerm_role_assignment" "machines" {
+  for_each           = azurerm_role_definition.machines
   scope              = azurerm_linux_virtual_machine_scale_set.worker.id
-  role_definition_id = azurerm_role_definition.starter.role_definition_resource_id
-  principal_id       = azurerm_user_assigned_identity.this["controller"].principal_id
+  role_definition_id = each.value.role_definition_resource_id
+  principal_id       = azurerm_user_assigned_identity.this[each.key].principal_id
   principal_type     = "ServicePrincipal"
 }
 
@@ -118,10 +120,10 @@ resource "azurerm_role_assignment" "worker_reads_vault" {
   principal_type       = "ServicePrincipal"
 }
 
-resource "azurerm_key_vault_secret" "prefect_auth" {
-  name         = "prefect-auth"
-  value        = var.prefect_auth
-  content_type = "user and password of the Prefect API"
+resource "azurerm_key_vault_secret" "worker" {
+  name         = "worker"
+  value        = var.secret
+  content_type = "environment of a worker"
   key_vault_id = azurerm_key_vault.this.id
   depends_on   = [time_sleep.vault_officer]
 }

@@ -2,7 +2,6 @@
 locals {
   # Ubuntu has a group `operator`, and Azure refuses `admin`, `root` and other usual names.
   admin = "plumbline-admin"
-  token = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fvault.azure.net&client_id=${azurerm_user_assigned_identity.this["worker"].client_id}"
 }
 
 resource "azurerm_virtual_network" "this" {
@@ -68,8 +67,13 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
   capacity_reservation_group_id   = var.reservation
   # Azure takes a reservation only outside of a placement group.
   single_placement_group = var.reservation == null
+  # Extra machines might take a training before Azure deletes them.
+  overprovision = false
   custom_data = base64encode(templatefile("${path.module}/../cloud-init/worker.yaml", merge(var.worker, {
-    password_command = "/opt/plumbline/venv/bin/python -c \"import requests as r; token = r.get('${local.token}', headers={'Metadata': 'true'}, timeout=60).json()['access_token']; print(r.get('${azurerm_key_vault_secret.prefect_auth.versionless_id}?api-version=7.4', headers={'Authorization': 'Bearer ' + token}, timeout=60).json()['value'])\""
+    machine = templatefile("${path.module}/machine.py", {
+      client_id = azurerm_user_assigned_identity.this["worker"].client_id
+      secret    = azurerm_key_vault_secret.worker.versionless_id
+    })
   })))
 
   admin_ssh_key {
@@ -123,7 +127,7 @@ resource "azurerm_linux_virtual_machine_scale_set" "worker" {
   }
 }
 
-# Azure stops what a lost controller left on: for an hour it allows none, and otherwise as many as the controller wants.
+# Azure stops what a lost controller left on: for a quarter of an hour it allows none, and otherwise as many as the controller wants.
 resource "azurerm_monitor_autoscale_setting" "worker" {
   name                = "${var.name}-worker"
   resource_group_name = azurerm_resource_group.this.name
@@ -132,8 +136,8 @@ resource "azurerm_monitor_autoscale_setting" "worker" {
 
   dynamic "profile" {
     for_each = {
-      off  = { hour = var.off_hour, most = 0 }
-      free = { hour = (var.off_hour + 1) % 24, most = var.max_machines }
+      off  = { minute = 0, most = 0 }
+      free = { minute = 15, most = var.max_machines }
     }
 
     content {
@@ -148,8 +152,8 @@ resource "azurerm_monitor_autoscale_setting" "worker" {
       recurrence {
         timezone = "UTC"
         days     = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-        hours    = [profile.value.hour]
-        minutes  = [0]
+        hours    = [var.off_hour]
+        minutes  = [profile.value.minute]
       }
     }
   }

@@ -9,10 +9,16 @@ output "platform" {
   }
 }
 
+output "store" {
+  description = "A store of the controller's own, where Google Cloud has none."
+  value       = "az://${azurerm_storage_account.this.name}/${azurerm_storage_container.store["central"].name}/${var.prefix}"
+}
+
 output "controller" {
-  description = "Who the controller is on Azure."
+  description = "Who the controller is on Azure, as its SDK reads it."
   value = {
-    azure_client_id = azurerm_user_assigned_identity.this["controller"].client_id
-    azure_tenant_id = data.azurerm_client_config.this.tenant_id
+    AZURE_CLIENT_ID            = azurerm_user_assigned_identity.this["controller"].client_id
+    AZURE_TENANT_ID            = data.azurerm_client_config.this.tenant_id
+    AZURE_FEDERATED_TOKEN_FILE = "/var/run/secrets/azure/token"
   }
 }

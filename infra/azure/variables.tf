@@ -30,12 +30,13 @@ variable "controller_subject" {
 
 variable "worker" {
   type = object({
-    repository      = string
-    tag             = string
+    image           = string
     prefect_api_url = string
     work_pool       = string
+    idle_minutes    = number
+    max_minutes     = number
   })
-  description = "What a machine installs, and the work pool that it serves."
+  description = "The worker's image by its digest, the work pool that it serves, and after how many minutes a machine without a training, or any machine, ends itself."
 }
 
 variable "addresses" {
@@ -44,10 +45,10 @@ variable "addresses" {
   description = "Public IPv4 addresses that reach vault and stores beside the machines: the controller's, and those of who applies this and publishes data. Empty for all."
 }
 
-variable "prefect_auth" {
+variable "secret" {
   type        = string
   sensitive   = true
-  description = "User and password of the Prefect API."
+  description = "Lines NAME=VALUE that a machine reads at its start: PREFECT_API_AUTH_STRING or PREFECT_API_KEY, and REGISTRY_LOGIN (user:password) for a private registry."
 }
 
 # These three are a row of plumbline/schema/machines.toml; tests/unit/infra compares them.

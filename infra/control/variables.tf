@@ -5,13 +5,23 @@ variable "namespace" {
 
 variable "domain" {
   type        = string
-  description = "Name of the Prefect server, such as prefect.example.org."
+  description = "Name of the Prefect server, such as prefect.example.org; null where one exists."
+}
+
+variable "prefect_api_url" {
+  type        = string
+  description = "API of the Prefect server that exists; null where this module makes one."
 }
 
 variable "prefect_auth" {
   type        = string
   sensitive   = true
-  description = "User and password of the Prefect API."
+  description = "User and password of the Prefect API, or a key of Prefect Cloud."
+}
+
+variable "auth_variable" {
+  type        = string
+  description = "Name under which Prefect reads it: PREFECT_API_AUTH_STRING or PREFECT_API_KEY."
 }
 
 variable "prefect" {
@@ -21,40 +31,31 @@ variable "prefect" {
     database_url = string
   })
   sensitive   = true
-  description = "The server's address and certificate by their names on Google Cloud, and its database."
+  description = "The new server's address and certificate by their names on Google Cloud, and its database."
 }
 
 variable "service_accounts" {
   type        = object({ worker = string, controller = string })
-  description = "Google's service accounts of the pods."
+  description = "Google's service accounts of the pods; null without Google Cloud."
 }
 
 variable "identities" {
-  type = object({
-    aws_region      = string
-    aws_role_arn    = string
-    azure_client_id = string
-    azure_tenant_id = string
-  })
-  description = "Who the controller is on the other clouds."
+  type        = map(string)
+  description = "Who the controller is on the other clouds, as environment of its SDKs."
 }
 
-variable "registry" {
-  type        = string
-  description = "Where the images are pushed to."
+variable "images" {
+  type        = object({ worker = string, controller = string })
+  description = "Images by their digests."
 }
 
-variable "repository" {
+variable "registry_login" {
   type        = string
-  description = "URL of the repository that the images are built of; no login may be needed."
-}
-
-variable "tag" {
-  type        = string
-  description = "Tag or commit of the repository, and tag of the images."
+  sensitive   = true
+  description = "USER:PASSWORD of a private registry of the images, or null."
 }
 
 variable "gpu_pool" {
   type        = object({ work_pool = string, accelerator = string })
-  description = "Work pool of the cluster's GPU nodes, and the name of their GPU."
+  description = "Work pool of the cluster's GPU nodes, and the name of their GPU; null for none."
 }

@@ -2,10 +2,6 @@ terraform {
   required_version = ">= 1.8"
 
   required_providers {
-    docker = {
-      source  = "kreuzwerker/docker"
-      version = "~> 4.6"
-    }
     helm = {
       source  = "hashicorp/helm"
       version = "~> 3.3"

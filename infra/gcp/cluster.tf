@@ -1,5 +1,11 @@
-# One cluster: a small node for Prefect and the controller, and GPU nodes that exist only while a training needs one.
+# One cluster, unless there is one: a small node for Prefect and the controller, and GPU nodes that exist only while a
+# training needs one.
+locals {
+  clusters = var.cluster == null ? 1 : 0
+}
+
 resource "google_compute_network" "this" {
+  count                   = local.clusters
   name                    = var.name
   project                 = var.project
   auto_create_subnetworks = true
@@ -8,6 +14,7 @@ resource "google_compute_network" "this" {
 
 # Nodes have no addresses of their own: this one leads out, and other clouds know the controller by it.
 resource "google_compute_address" "out" {
+  count   = local.clusters
   name    = "${var.name}-out"
   project = var.project
   region  = var.region
@@ -16,32 +23,54 @@ resource "google_compute_address" "out" {
 }
 
 resource "google_compute_router" "this" {
+  count   = local.clusters
   name    = var.name
   project = var.project
   region  = var.region
-  network = google_compute_network.this.id
+  network = google_compute_network.this[0].id
 }
 
 resource "google_compute_router_nat" "this" {
+  count                              = local.clusters
   name                               = var.name
   project                            = var.project
   region                             = var.region
-  router                             = google_compute_router.this.name
+  router                             = google_compute_router.this[0].name
   nat_ip_allocate_option             = "MANUAL_ONLY"
-  nat_ips                            = [google_compute_address.out.id]
+  nat_ips                            = [google_compute_address.out[0].id]
   source_subnetwork_ip_ranges_to_nat = "ALL_SUBNETWORKS_ALL_IP_RANGES"
 }
 
 resource "google_container_cluster" "this" {
+  count                    = local.clusters
   name                     = var.name
   project                  = var.project
   location                 = var.region
-  network                  = google_compute_network.this.id
+  network                  = google_compute_network.this[0].id
   remove_default_node_pool = true
   initial_node_count       = 1
-  deletion_protection      = var.deletion_protection
-  enable_shielded_nodes    = true
-  resource_labels          = { application = "plumbline" }
+  # The first pool, which is removed at once: three zones of 100 GB on SSD would be more than a new project has.
+  node_locations        = [var.gpu_zones[0]]
+  deletion_protection   = var.deletion_protection
+  enable_shielded_nodes = true
+  resource_labels       = { application = "plumbline" }
+
+  node_config {
+    disk_size_gb = 50
+    disk_type    = "pd-standard"
+  }
+
+  # Google describes the pool of today here, and not the removed one.
+  lifecycle {
+    ignore_changes = [node_config]
+  }
+
+  # After the round: `off_hour` ends it at the latest.
+  maintenance_policy {
+    daily_maintenance_window {
+      start_time = format("%02d:00", (var.off_hour + 1) % 24)
+    }
+  }
 
   datapath_provider = "ADVANCED_DATAPATH"
 
@@ -56,7 +85,7 @@ resource "google_container_cluster" "this" {
   }
 
   workload_identity_config {
-    workload_pool = "${var.project}.svc.id.goog"
+    workload_pool = local.workload_pool
   }
 
   master_auth {
@@ -67,9 +96,10 @@ resource "google_container_cluster" "this" {
 }
 
 resource "google_container_node_pool" "control" {
+  count      = local.clusters
   name       = "control"
   project    = var.project
-  cluster    = google_container_cluster.this.name
+  cluster    = google_container_cluster.this[0].name
   location   = var.region
   node_count = 1
   depends_on = [google_compute_router_nat.this]
@@ -84,6 +114,8 @@ resource "google_container_node_pool" "control" {
 
   node_config {
     machine_type    = "e2-standard-4"
+    disk_size_gb    = 50
+    disk_type       = "pd-standard"
     image_type      = "COS_CONTAINERD"
     service_account = google_service_account.this["nodes"].email
     oauth_scopes    = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -100,9 +132,10 @@ resource "google_container_node_pool" "control" {
 }
 
 resource "google_container_node_pool" "gpu" {
+  count              = local.clusters
   name               = "gpu"
   project            = var.project
-  cluster            = google_container_cluster.this.name
+  cluster            = google_container_cluster.this[0].name
   location           = var.region
   node_locations     = var.compact ? slice(var.gpu_zones, 0, 1) : var.gpu_zones
   initial_node_count = 0
@@ -167,33 +200,5 @@ resource "google_container_node_pool" "gpu" {
       enable_secure_boot          = true
       enable_integrity_monitoring = true
     }
-  }
-}
-
-data "google_client_openid_userinfo" "this" {}
-
-locals {
-  quota         = { service = "compute.googleapis.com", id = "GPUS-ALL-REGIONS-per-project" }
-  present_quota = tonumber(one(data.google_cloud_quotas_quota_info.gpus.dimensions_infos).details[0].value)
-}
-
-data "google_cloud_quotas_quota_info" "gpus" {
-  parent     = "projects/${var.project}"
-  service    = local.quota.service
-  quota_id   = local.quota.id
-  depends_on = [time_sleep.services]
-}
-
-# Google answers the request within a day or two; a new project may use no GPU. It would also lower what a project has.
-resource "google_cloud_quotas_quota_preference" "gpus" {
-  parent        = "projects/${var.project}"
-  name          = "${var.name}-gpus"
-  service       = local.quota.service
-  quota_id      = local.quota.id
-  contact_email = data.google_client_openid_userinfo.this.email
-  depends_on    = [time_sleep.services]
-
-  quota_config {
-    preferred_value = local.present_quota < 0 ? local.present_quota : max(var.max_machines, local.present_quota)
   }
 }

@@ -1,5 +1,6 @@
 # Pods are these service accounts by their Kubernetes names: no key exists anywhere.
 locals {
+  workload_pool = "${var.project}.svc.id.goog"
   roles = {
     writer     = jsondecode(file("${path.module}/worker-outbox-role.json"))
     replacer   = jsondecode(file("${path.module}/worker-checkpoint-role.json"))
@@ -12,6 +13,7 @@ locals {
 }
 
 resource "google_project_iam_custom_role" "this" {
+  depends_on  = [time_sleep.services]
   for_each    = local.roles
   project     = var.project
   role_id     = replace("${var.name}_${each.key}", "-", "_")
@@ -21,16 +23,19 @@ resource "google_project_iam_custom_role" "this" {
 }
 
 resource "google_service_account" "this" {
+  depends_on = [time_sleep.services]
   for_each   = toset(["worker", "controller", "nodes"])
   project    = var.project
   account_id = "${var.name}-${each.key}"
 }
 
+# Google knows the pool of identities once a cluster has it.
 resource "google_service_account_iam_member" "pod" {
+  depends_on         = [google_container_cluster.this]
   for_each           = toset(["worker", "controller"])
   service_account_id = google_service_account.this[each.key].name
   role               = "roles/iam.workloadIdentityUser"
-  member             = "serviceAccount:${google_container_cluster.this.workload_identity_config[0].workload_pool}[${var.namespace}/plumbline-${each.key}]"
+  member             = "serviceAccount:${local.workload_pool}[${var.namespace}/plumbline-${each.key}]"
 }
 
 resource "google_storage_bucket_iam_member" "worker_reads_data" {
@@ -66,15 +71,8 @@ resource "google_storage_bucket_iam_member" "controller" {
 
 # What Google asks of a node's own account; pods have accounts of their own.
 resource "google_project_iam_member" "nodes" {
-  project = var.project
-  role    = "roles/container.defaultNodeServiceAccount"
-  member  = google_service_account.this["nodes"].member
-}
-
-resource "google_artifact_registry_repository_iam_member" "nodes" {
+  depends_on = [time_sleep.services]
   project    = var.project
-  location   = var.region
-  repository = google_artifact_registry_repository.images.name
-  role       = "roles/artifactregistry.reader"
+  role       = "roles/container.defaultNodeServiceAccount"
   member     = google_service_account.this["nodes"].member
 }

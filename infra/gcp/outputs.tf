@@ -13,18 +13,14 @@ output "store" {
   value       = "gs://${google_storage_bucket.store["central"].name}/${var.prefix}"
 }
 
-output "registry" {
-  description = "Where images are pushed to."
-  value       = google_artifact_registry_repository.images.registry_uri
-}
-
 output "cluster" {
-  description = "How to reach the cluster."
-  value = {
-    endpoint    = "https://${google_container_cluster.this.endpoint}"
-    certificate = base64decode(google_container_cluster.this.master_auth[0].cluster_ca_certificate)
-    issuer      = "container.googleapis.com/v1/${google_container_cluster.this.id}"
-  }
+  description = "How to reach the cluster, once it has a node that reaches out."
+  value = one([for cluster in google_container_cluster.this : {
+    endpoint    = "https://${cluster.endpoint}"
+    certificate = base64decode(cluster.master_auth[0].cluster_ca_certificate)
+    issuer      = "container.googleapis.com/v1/${cluster.id}"
+  }])
+  depends_on = [google_container_node_pool.control, google_compute_router_nat.this]
 }
 
 output "service_accounts" {
@@ -35,19 +31,19 @@ output "service_accounts" {
 output "prefect" {
   description = "What the Prefect server takes from Google."
   sensitive   = true
-  value = {
-    address_name = google_compute_global_address.prefect.name
-    certificate  = google_compute_managed_ssl_certificate.prefect.name
-    database_url = "postgresql+asyncpg://${google_sql_user.prefect.name}:${random_password.database.result}@${google_sql_database_instance.prefect.private_ip_address}:5432/${google_sql_database.prefect.name}?ssl=require"
-  }
+  value = one([for index, database in google_sql_database_instance.prefect : {
+    address_name = google_compute_global_address.prefect[index].name
+    certificate  = google_compute_managed_ssl_certificate.prefect[index].name
+    database_url = "postgresql+asyncpg://${google_sql_user.prefect[index].name}:${random_password.database[index].result}@${database.private_ip_address}:5432/${google_sql_database.prefect[index].name}?ssl=require"
+  }])
 }
 
 output "address" {
   description = "Address to which the server's name has to point."
-  value       = google_compute_global_address.prefect.address
+  value       = one(google_compute_global_address.prefect[*].address)
 }
 
 output "controller_address" {
   description = "Address by which the controller is known outside."
-  value       = google_compute_address.out.address
+  value       = one(google_compute_address.out[*].address)
 }

@@ -4,7 +4,7 @@ locals {
 }
 
 resource "google_project_service" "this" {
-  for_each           = toset(["artifactregistry", "cloudquotas", "cloudresourcemanager", "compute", "container", "iam", "iamcredentials", "servicenetworking", "sqladmin", "storage"])
+  for_each           = toset(["cloudresourcemanager", "compute", "container", "iam", "iamcredentials", "servicenetworking", "sqladmin", "storage"])
   project            = var.project
   service            = "${each.key}.googleapis.com"
   disable_on_destroy = false
@@ -49,18 +49,5 @@ resource "google_storage_bucket" "store" {
     condition {
       age = 7
     }
-  }
-}
-
-# Images of worker and controller. A tag is written once, so that a record's image says what ran.
-resource "google_artifact_registry_repository" "images" {
-  project       = var.project
-  location      = var.region
-  repository_id = var.name
-  format        = "DOCKER"
-  depends_on    = [time_sleep.services]
-
-  docker_config {
-    immutable_tags = true
   }
 }

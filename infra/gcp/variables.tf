@@ -30,7 +30,24 @@ variable "namespace" {
 
 variable "domain" {
   type        = string
-  description = "Name of the Prefect server, such as prefect.example.org."
+  default     = null
+  description = "Name of the Prefect server, such as prefect.example.org; none is made without it."
+}
+
+variable "cluster" {
+  type        = object({ issuer = string })
+  default     = null
+  description = "A cluster of the project, with its GPU nodes, that exists; none is made then."
+}
+
+variable "off_hour" {
+  type        = number
+  description = "Hour in UTC, from 0 to 23, at which a round has ended: upgrades come later."
+
+  validation {
+    condition     = contains(range(24), var.off_hour)
+    error_message = "An hour from 0 to 23."
+  }
 }
 
 # Both, and `accelerator`, are a row of plumbline/schema/machines.toml. Google installs image and driver of its nodes.

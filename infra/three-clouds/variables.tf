@@ -6,25 +6,37 @@ variable "name" {
 
 variable "domain" {
   type        = string
-  description = "Name of the Prefect server, such as prefect.example.org."
+  description = "Name of the Prefect server that is made, such as prefect.example.org; null where one exists."
 }
 
-variable "repository" {
+variable "worker_image" {
   type        = string
-  description = "URL of this repository, which machines and Docker clone without a login."
+  description = "Image of all workers by its digest: infra/images prints it."
+
+  validation {
+    condition     = can(regex("^[^@]+/[^@]+@sha256:[0-9a-f]{64}$", var.worker_image))
+    error_message = "REGISTRY/NAME@sha256:DIGEST."
+  }
 }
 
-variable "tag" {
+variable "controller_image" {
   type        = string
-  description = "Tag of the repository that machines and images install; or its commit, which nobody can move."
+  description = "Image of the controller by its digest."
+
+  validation {
+    condition     = can(regex("^[^@]+/[^@]+@sha256:[0-9a-f]{64}$", var.controller_image))
+    error_message = "REGISTRY/NAME@sha256:DIGEST."
+  }
 }
 
 variable "aws_region" {
-  type = string
+  type        = string
+  description = "Null leaves AWS out."
 }
 
 variable "azure_subscription" {
-  type = string
+  type        = string
+  description = "Null leaves Azure out."
 }
 
 variable "azure_region" {
@@ -32,7 +44,8 @@ variable "azure_region" {
 }
 
 variable "gcp_project" {
-  type = string
+  type        = string
+  description = "Null leaves Google Cloud out: `cluster` and `prefect_api_url` are needed then."
 }
 
 variable "gcp_zones" {
@@ -40,9 +53,42 @@ variable "gcp_zones" {
   description = "Zones of one region that have the GPU, such as [\"us-central1-a\"]; everything on Google Cloud is in their region."
 
   validation {
-    condition     = length(var.gcp_zones) > 0 && length(distinct([for zone in var.gcp_zones : join("-", slice(split("-", zone), 0, 2))])) == 1
-    error_message = "At least one zone, and all of one region."
+    condition     = length(distinct([for zone in var.gcp_zones : join("-", slice(split("-", zone), 0, 2))])) < 2
+    error_message = "All of one region."
   }
+}
+
+variable "prefect_api_url" {
+  type        = string
+  default     = null
+  description = "API of a Prefect server that exists, or of a workspace of Prefect Cloud."
+}
+
+variable "prefect_auth" {
+  type        = string
+  sensitive   = true
+  default     = null
+  description = "USER:PASSWORD of that server, or the key of Prefect Cloud."
+}
+
+# With nodes of the GPU, whose label nvidia.com/gpu.product has its name; of the project, if there is one.
+variable "cluster" {
+  type        = object({ endpoint = string, certificate = string, issuer = string })
+  default     = null
+  description = "A Kubernetes cluster that exists: its https:// address, its certificate (PEM), and its issuer without https://."
+}
+
+variable "cluster_login" {
+  type        = list(string)
+  default     = ["gke-gcloud-auth-plugin"]
+  description = "Command that prints a token of the cluster, as kubectl runs it."
+}
+
+variable "registry_login" {
+  type        = string
+  sensitive   = true
+  default     = null
+  description = "USER:PASSWORD that reads the images, if their registry wants one."
 }
 
 # In UTC: a night is over by then.
@@ -70,9 +116,7 @@ variable "aws" {
     image        = optional(string)
     accelerator  = optional(string)
     max_machines = optional(number)
-    vcpu_quota   = optional(number)
     spot         = optional(bool)
-    compact      = optional(bool)
     reservation  = optional(string)
   })
   default = {}

@@ -10,10 +10,6 @@ terraform {
       source  = "hashicorp/azurerm"
       version = "~> 5.10"
     }
-    docker = {
-      source  = "kreuzwerker/docker"
-      version = "~> 4.6"
-    }
     google = {
       source  = "hashicorp/google"
       version = "~> 8.7"

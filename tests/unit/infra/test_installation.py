@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
 PIN = re.compile(r"^([a-z0-9-]+)(?:\[[^]]*])?==(\S+)", re.MULTILINE)
 NEWER = "9999"
 SCRIPTS = (
-    "infra/cloud-init/worker.yaml", "infra/worker/Dockerfile", "infra/controller/Dockerfile",
+    "infra/worker/Dockerfile", "infra/controller/Dockerfile",
     "deployments/ci/github-actions.yml", "deployments/ci/gitlab-ci.yml",
 )  # fmt: skip
 INSTALLS = sorted(

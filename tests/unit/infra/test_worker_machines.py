@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import runpy
-import shlex
 import shutil
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -20,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 INFRA = ROOT / "infra"
 
 
-@pytest.mark.parametrize("path", ["worker/Dockerfile", "controller/Dockerfile", "cloud-init/worker.yaml", "README.md"])
+@pytest.mark.parametrize("path", ["worker/Dockerfile", "controller/Dockerfile", "README.md"])
 def test_a_machine_builds_the_package_by_the_locked_setuptools(path):
     """An isolated build downloads setuptools by its version, and runs it, without a hash."""
     text = (INFRA / path).read_text()
@@ -29,7 +33,7 @@ def test_a_machine_builds_the_package_by_the_locked_setuptools(path):
     assert all("--no-build-isolation" in line for line in builds), builds
 
 
-@pytest.mark.parametrize("name", ["worker/Dockerfile", "controller/Dockerfile", "cloud-init/worker.yaml", "README.md"])
+@pytest.mark.parametrize("name", ["worker/Dockerfile", "controller/Dockerfile", "README.md"])
 def test_machines_of_a_cloud_install_by_hash_alone(name):
     text = (INFRA / name).read_text()
     installs = re.findall(r"^.*-r (?:\S*/)?locks/.*$", text, re.MULTILINE)
@@ -76,160 +80,160 @@ def test_where_no_cpu_build_is_to_be_had_the_environment_is_not_called_one_of_th
     assert not (tmp_path / "torch-build").exists()
 
 
-def test_cloud_init_is_what_cloud_init_reads():
-    text = (INFRA / "cloud-init" / "worker.yaml").read_text()
-    assert text.startswith("#cloud-config\n")
-    content = yaml.safe_load(text)
-    assert set(content) == {"package_update", "packages", "users", "write_files", "runcmd"}
-    files = {entry["path"]: entry for entry in content["write_files"]}
-    assert files["/etc/plumbline/worker.env"]["permissions"] == "0600"
-    script = files["/etc/plumbline/install"]["content"]
-    assert content["runcmd"][0][0] == "/etc/plumbline/install"
-    assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=20, check=False).returncode == 0
-    for path in re.findall(r"(?:locks|infra)/[\w./-]+", script):
-        assert (ROOT / path).exists(), path
-    assert "secret" not in files["/etc/plumbline/worker.env"]["content"].lower()
+def first_files(**values):
+    """Return the files that a machine gets at its first start, as the engine fills them in."""
+    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
+    return {entry["path"]: filled(entry["content"], **values) for entry in content["write_files"]}
+
+
+def filled(text, **values):
+    text = re.sub(r"(?<!\$)\$\{(\w+)}", lambda place: values.get(place[1], place[1]), text)
+    return text.replace("$${", "${")
 
 
 def test_what_the_cloud_files_name_on_the_machine_is_put_there():
-    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
-    written = {entry["path"] for entry in content["write_files"]}
+    written = {*first_files(), "/etc/plumbline/worker.env"}
     for path in [INFRA / "cloud-init" / "worker.yaml", *INFRA.glob("systemd/*"), *INFRA.glob("*/README.md")]:
         assert set(re.findall(r"/etc/plumbline/[\w.-]*\w", path.read_text())) <= written, path
 
 
-PYTHON = """#!/bin/sh
-# Stands for an image's own python3: this one, under another version.
-[ "$1" = --version ] && { echo "Python VERSION"; exit; }
-exec REAL -c "import sys; sys.version_info = tuple(map(int, 'VERSION'.split('.'))); exec(sys.argv[1])" "$2"
-"""
+def script(tmp_path, name, text):
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    (tmp_path / "bin" / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+    (tmp_path / "bin" / name).chmod(0o755)
 
 
-@pytest.mark.parametrize(("version", "words"), [("3.10.12", "3.11 or newer"), ("3.11.0", None), ("3.12.3", None)])
-def test_the_machine_s_python_is_looked_at_before_anything_is_installed(tmp_path, version, words):
-    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
-    script = next(entry["content"] for entry in content["write_files"] if entry["path"] == "/etc/plumbline/install")
-    python = PYTHON.replace("VERSION", version).replace("REAL", shlex.quote(sys.executable))
-    # The first thing that it would change ends it: nothing else of this machine is on its path.
-    for name, text in {"python3": python, "install": "#!/bin/sh\necho reached >&2\nexit 7\n"}.items():
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
+IMAGE = "ghcr.io/acme/plumbline-worker@sha256:1"
+
+
+@pytest.mark.parametrize(("registry", "sees_gpu"), [("", True), ("reader:to:ken", True), ("", False)])
+def test_a_machine_fetches_its_secret_and_starts_no_worker_without_the_gpu(tmp_path, registry, sees_gpu):
+    script(tmp_path, "machine", f"printf 'PREFECT_API_AUTH_STRING=user:password\\nREGISTRY_LOGIN={registry}\\n'")
+    answers = f"[ $1 != run ] || exit {0 if sees_gpu else 1}\n[ $1 != login ] || cat"
+    script(tmp_path, "docker", f'echo "$*" >> {tmp_path}/asked\n{answers}')
+    text = first_files()["/etc/plumbline/prepare"].replace("/etc/plumbline", str(tmp_path / "bin"))
     done = subprocess.run(
-        ["/bin/sh", "-s", "REPOSITORY", "TAG"], input=script, env={"PATH": str(tmp_path)},
-        capture_output=True, text=True, timeout=300, check=False,
+        ["/bin/sh", "-s", IMAGE, str(tmp_path / "run")], input=text, capture_output=True, text=True, timeout=60,
+        env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}, check=False,
     )  # fmt: skip
-    if words is None:
-        assert (done.returncode, done.stderr) == (7, "reached\n")
-    else:
-        assert done.returncode == 1
-        (line,) = done.stderr.splitlines()
-        assert words in line
-        assert version in line
+    assert done.returncode == (0 if sees_gpu else 1), done.stderr
+    # The password is in a file of root's, and on no command line.
+    env = tmp_path / "run" / "worker.env"
+    assert (env.read_text(), env.stat().st_mode & 0o77) == ("PREFECT_API_AUTH_STRING=user:password\n", 0)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    login = ["login --username reader --password-stdin ghcr.io"] if registry else []
+    assert asked[:-1] == [*login, f"pull --quiet {IMAGE}"]
+    assert asked[-1].startswith(f"run --rm --gpus all --entrypoint python {IMAGE} -c import sys, torch;")
+    assert done.stdout == ("to:ken" if registry else "")
 
 
-@pytest.mark.parametrize(
-    ("driver", "words"), [("570.211.01", "this image has 570.211.01"), ("", "has none"), ("580.65.06", None)]
-)
-def test_the_machine_s_driver_is_looked_at_before_anything_is_installed(tmp_path, driver, words):
-    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
-    script = next(entry["content"] for entry in content["write_files"] if entry["path"] == "/etc/plumbline/install")
-    script = script.replace("/opt/plumbline", str(tmp_path))
-    (tmp_path / "src" / ".git").mkdir(parents=True)
-    (tmp_path / "src" / "locks").symlink_to(ROOT / "locks")
-    (tmp_path / "bin").mkdir()
-    programs = {
-        "install": "",
-        "git": "",
-        "nvidia-smi": f"echo {driver}",
-        "python3": '[ "$2" = venv ] || exit 0\nexit 7',
-    }
-    for name, text in programs.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    done = subprocess.run(
-        ["/bin/sh", "-s", "REPOSITORY", "TAG"], input=script, env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    # The environment is made only for a driver that trains.
-    assert done.returncode == (7 if words is None else 1), done.stderr
-    assert (words or "") in done.stderr
-
-
-@pytest.mark.git
-@pytest.mark.parametrize("asked", ["tag", "commit"])
-def test_a_machine_installs_a_tag_or_a_commit_that_no_moved_tag_changes(tmp_path, asked):
-    """A tag that is moved between two nights would put other code on the machines than in the images."""
-    origin, source = tmp_path / "origin", tmp_path / "src"
-
-    def git(*words):
-        identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
-        command = ["git", "-C", str(origin), *identity, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
-
-    origin.mkdir()
-    git("init", "--quiet")
-    (origin / "locks").mkdir()
-    shutil.copy(ROOT / "locks" / "trainer-cuda.txt", origin / "locks")
-    commits = []
-    for _ in range(2):
-        git("add", "--all")
-        git("commit", "--quiet", "--allow-empty", "--message", "state")
-        git("tag", "--force", "v1")
-        commits.append(git("rev-parse", "HEAD"))
-    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
-    script = next(entry["content"] for entry in content["write_files"] if entry["path"] == "/etc/plumbline/install")
-    (tmp_path / "bin").mkdir()
-    # The driver is too old: the machine has the code by then, and nothing else is installed.
-    for name, text in {"install": "", "python3": "", "nvidia-smi": "echo 1.0"}.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    done = subprocess.run(
-        ["/bin/sh", "-s", str(origin), "v1" if asked == "tag" else commits[0]],
-        input=script.replace("/opt/plumbline", str(tmp_path)),
-        env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert "has 1.0" in done.stderr
-    head = subprocess.run(
-        ["git", "-C", str(source), "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=300
+@pytest.mark.parametrize("ending", ["idle", "too old", "taken back"])
+def test_a_machine_ends_itself_when_idle_too_old_or_taken_back(tmp_path, ending):
+    """A process named as Prefect's runs is the training, and commands record what the machine asks for."""
+    said = tmp_path / "said"
+    notice = f"[ -e {tmp_path}/taken ]"
+    script(
+        tmp_path, "machine", f"case $1 in notice) {notice};; *) echo $1 >> {said}; [ ! -e {tmp_path}/refused ];; esac"
     )
-    assert head.stdout.strip() == commits[1 if asked == "tag" else 0]
+    script(tmp_path, "systemctl", f"echo $1 >> {said}")
+    script(tmp_path, "sleep", "exec /bin/sleep 0.2")
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print('up', flush=True); time.sleep(300)"  # noqa: E501
+    training = subprocess.Popen(
+        [sys.executable, "-c", code, "-m prefect.engine"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    training.stdout.readline()
+    for name in ("pgrep", "pkill"):  # of this training alone, and of no other user than this test's
+        script(
+            tmp_path,
+            name,
+            f'exec /usr/bin/{name} -s {training.pid} $(echo "$*" | sed "s/-u 10001.*//") -f prefect.engine',
+        )
+    limits = {"idle": ("2", "600"), "too old": ("600", "2"), "taken back": ("600", "600")}[ending]
+    text = first_files()["/etc/plumbline/watch"].replace("/etc/plumbline", str(tmp_path / "bin"))
+    (tmp_path / "watch").write_text(text)
+    watch = subprocess.Popen(
+        ["/bin/sh", str(tmp_path / "watch"), *limits], env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    )
+    try:
+        if ending == "idle":
+            time.sleep(4)
+            assert watch.poll() is None
+            assert not said.exists()
+            training.terminate()
+        elif ending == "taken back":
+            (tmp_path / "taken").touch()
+        # A training that still runs gets SIGTERM, and ends as interrupted.
+        assert training.wait(60) == 9
+        assert watch.wait(60) == 0
+    finally:
+        watch.kill()
+        training.kill()
+        training.stdout.close()
+    assert said.read_text().split() == (["stop"] if ending == "taken back" else ["stop", "off"])
 
 
-VENV_PYTHON = """#!/bin/sh
-# Stands for the environment's python: packages install, and torch sees the GPU or not.
-[ "$1" = -c ] && [ -n "$(echo "$2" | grep torch)" ] && exit SEEN
-exit 0
-"""
+class Azure(BaseHTTPRequestHandler):
+    """Metadata server, vault and resource manager of one machine."""
+
+    asked: ClassVar[list] = []
+    events: ClassVar[list] = []
+
+    def do_GET(self):
+        answers = {
+            "/metadata/identity/oauth2/token": {"access_token": "T"},
+            "/metadata/instance/compute": {"name": "gpu_0", "resourceId": "/subscriptions/s/gpu/virtualMachines/0"},
+            "/metadata/scheduledevents": {"Events": self.events},
+            "/vault/secret": {"value": "PREFECT_API_AUTH_STRING=user:password"},
+        }
+        path = self.path.partition("?")[0]
+        is_own = (
+            self.headers["Metadata"] == "true"
+            if path.startswith("/metadata")
+            else self.headers["Authorization"] == "Bearer T"
+        )
+        self.send_response(200 if is_own else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(answers[path]).encode())
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.asked.append((self.path, self.headers["Authorization"], body))
+        self.send_response(202)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
 
 
-@pytest.mark.parametrize(("code", "starts"), [(0, True), (1, False)])
-def test_a_machine_whose_torch_sees_no_gpu_starts_no_worker_although_nvidia_smi_answers(tmp_path, code, starts):
-    content = yaml.safe_load((INFRA / "cloud-init" / "worker.yaml").read_text())
-    files = {entry["path"]: entry["content"] for entry in content["write_files"]}
-    script = files["/etc/plumbline/install"].replace("${password_command}", "echo user:password")
-    script = script.replace("/opt/plumbline", str(tmp_path)).replace("/etc/plumbline", str(tmp_path))
-    (tmp_path / "worker.env").write_text(files["/etc/plumbline/worker.env"])
-    for folder in ("bin", "src/.git", "venv/bin"):
-        (tmp_path / folder).mkdir(parents=True)
-    for folder in ("locks", "infra"):
-        (tmp_path / "src" / folder).symlink_to(ROOT / folder)
-    (tmp_path / "venv/bin/python").write_text(VENV_PYTHON.replace("SEEN", str(code)))
-    programs = {"install": "", "git": "", "python3": "", "nvidia-smi": "echo 580.65.06"}
-    programs["systemctl"] = f"echo $1 >> {tmp_path}/said"
-    for name, text in programs.items():
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-    for path in [*(tmp_path / "bin").iterdir(), tmp_path / "venv/bin/python"]:
-        path.chmod(0o755)
-    done = subprocess.run(
-        ["/bin/sh", "-s", "REPOSITORY", "TAG"], input=script, env={"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert ("torch sees no GPU" in done.stderr) is not starts
-    assert ("restart" in (tmp_path / "said").read_text()) is starts
-    # The password is on the machine alone, and not in what the cloud shows of it.
-    assert ("PREFECT_API_AUTH_STRING=user:password\n" in (tmp_path / "worker.env").read_text()) is starts
+def test_a_machine_of_azure_reads_its_secret_sees_a_notice_and_deletes_itself(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Azure)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    program = tmp_path / "machine"
+    program.write_text(filled((INFRA / "azure/machine.py").read_text(), client_id="id", secret=f"{url}/vault/secret"))
+
+    def machine(word):
+        env = {"AZURE_POD_IDENTITY_AUTHORITY_HOST": url, "AZURE_RESOURCES": url}
+        return subprocess.run(
+            [sys.executable, str(program), word], env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    try:
+        assert machine("secret").stdout == "PREFECT_API_AUTH_STRING=user:password\n"
+        codes = []
+        for events in (
+            [],
+            [{"EventType": "Preempt", "Resources": ["gpu_1"]}],
+            [{"EventType": "Preempt", "Resources": ["gpu_0"]}],
+        ):
+            Azure.events[:] = events
+            codes.append(machine("notice").returncode)
+        assert codes == [1, 1, 0]
+        assert machine("off").returncode == 0
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert Azure.asked == [("/subscriptions/s/gpu/delete?api-version=2024-07-01", "Bearer T", {"instanceIds": ["0"]})]
 
 
 def unit():
