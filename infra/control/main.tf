@@ -102,9 +102,8 @@ resource "time_sleep" "balancer" {
   count            = local.servers
   destroy_duration = "300s"
   triggers = {
-    namespace   = kubernetes_namespace_v1.this.metadata[0].name
-    address     = try(nonsensitive(var.prefect.address_name), "")
-    certificate = try(nonsensitive(var.prefect.certificate), "")
+    namespace = kubernetes_namespace_v1.this.metadata[0].name
+    address   = try(nonsensitive(var.prefect.address_name), "") # the certificate comes with it
   }
 }
 
