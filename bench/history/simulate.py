@@ -17,7 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from bench.history.peers import PEERS, alarms
-from bench.history.simulated_nights import MODELS, NOISES, World, first_call, make_levels, simulate_platform
+from bench.history.scenarios import STORIES, summary_of, tell
+from bench.history.simulated_nights import (
+    MODELS,
+    NOISES,
+    World,
+    first_call,
+    make_levels,
+    make_machine,
+    simulate_platform,
+)
 from plumbline.judge.history.allowed import allowed_for
 
 OUT = Path(__file__).resolve().parents[1] / "results" / "history-simulation.json"
@@ -46,7 +55,9 @@ def year(job: tuple[str, float, int]) -> dict[str, object]:
     noise, share, number = job
     generator = generator_of(1, MODELS.index(noise), round(10 * share), number)
     levels = make_levels(generator, noise, METRICS, NIGHTS)
-    tally = simulate_platform(World(noise, levels, np.zeros(NIGHTS), share, generator), ALLOWED)
+    machine_part = make_machine(generator, noise, NIGHTS)
+    world = World(noise, levels, np.zeros(NIGHTS), share, generator, machine=machine_part)
+    tally = simulate_platform(world, ALLOWED)
     reasons = [call.reason for _, _, call in tally.calls]
     found = {"noise": noise, "share": share, "calls": len(tally.calls), "reasons": reasons, "asked": tally.asked}
     found |= {"reruns": tally.reruns, "experiments": tally.experiments, "inconclusive": tally.inconclusive}
@@ -160,6 +171,23 @@ def delay_part(pool: ProcessPoolExecutor, trials: int) -> list[dict[str, object]
     return rows
 
 
+def story(job: tuple[str, str, int]) -> float:
+    """One series of a story, by one road."""
+    name, road, trial = job
+    return tell(name, road, trial, ALLOWED)
+
+
+def stories_part(pool: ProcessPoolExecutor, trials: int) -> list[dict[str, object]]:
+    """Judge every story by each of its roads."""
+    rows = []
+    for name, of in STORIES.items():
+        for road in of.roads:
+            jobs = [(name, road, trial) for trial in range(trials)]
+            rows.append(summary_of(name, road, list(pool.map(story, jobs, chunksize=4))))
+            print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def peers_part(
     pool: ProcessPoolExecutor, trials: int, noises: list[str], before: list[dict[str, object]]
 ) -> dict[str, object]:
@@ -191,11 +219,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--years", type=int, default=2)
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--story-trials", type=int, default=24)
     parser.add_argument("--peer-trials", type=int, default=25)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 2))
     parser.add_argument("--add", action="store_true", help="add the years to those of the raw file")
     parser.add_argument("--noises", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--parts", nargs="+", default=["engine", "delay", "peers"])
+    parser.add_argument("--parts", nargs="+", default=["stories", "engine", "delay", "peers"])
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     started = time.perf_counter()
@@ -204,6 +233,9 @@ def main() -> None:
     plain = {name: getattr(ALLOWED, name) for name in ALLOWED.__dataclass_fields__}
     found["allowed"] = {name: value for name, value in plain.items() if isinstance(value, (int, float))}
     with ProcessPoolExecutor(args.processes) as pool:
+        if "stories" in args.parts:
+            found["stories"] = stories_part(pool, args.story_trials)
+            keep(args.out, found, started)
         if "delay" in args.parts:
             found["delay"] = delay_part(pool, args.trials)
             keep(args.out, found, started)

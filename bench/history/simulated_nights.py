@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.judge.history.allowed import Allowed, Margin
-from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.decision import Answers, Decision, Past, Software, advance
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.state import advance
 
 Values = NDArray[np.float64]
 
@@ -48,6 +47,18 @@ def _outliers(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
     return np.asarray(generator.normal(size=shape) + odd * generator.uniform(5, 15, size=shape))
 
 
+def _season(generator: np.random.Generator, num_nights: int) -> Values:
+    """Return a season of one SD, a quarter of a year long."""
+    return np.asarray(np.sin(generator.uniform(0, 2 * math.pi) + 2 * np.pi * np.arange(num_nights) / 91))
+
+
+def _slow_node(generator: np.random.Generator, num_nights: int) -> Values:
+    """Return a node that is slower by 3 SD for 20 nights in about every 60."""
+    starts = generator.integers(0, 40, size=num_nights // 60 + 1) + 60 * np.arange(num_nights // 60 + 1)
+    days = np.arange(num_nights)[:, None]
+    return np.asarray(3.0 * ((days >= starts) & (days < starts + 20)).any(axis=1))
+
+
 def _locks(generator: np.random.Generator, shape: tuple[int, int]) -> Values:
     """Return nights of a deterministic metric, which moves once with each new lock, every 40 nights."""
     locks = np.cumsum(generator.random(shape) < 1 / 40, axis=1, dtype=np.intp)
@@ -66,17 +77,28 @@ NOISES: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], Values]] =
     "outliers": _outliers,
 }
 """Standardised noise models [series, nights], higher is worse."""
+MACHINES: Mapping[str, Callable[[np.random.Generator, int], Values]] = {"season": _season, "slow-node": _slow_node}
+"""What the machine adds to Gaussian nights [nights], in SD: all series and all runs of a night share it."""
 DETERMINISTIC = "within-locks"
 """Noise of a metric that reruns repeat to the bit, and that no A/B measures, as the accuracy."""
 LOCK_MARGIN = 2 * math.sqrt(3) * SD
 """Margin that holds all ends of the deterministic metric."""
-MODELS = (*NOISES, DETERMINISTIC)
+MODELS = (*NOISES, *MACHINES, DETERMINISTIC)
 
 
 def make_levels(generator: np.random.Generator, noise: str, num_series: int, num_nights: int) -> Values:
     """Return nights of unchanged software, [series, nights], with an SD of 1%."""
-    model = _locks if noise == DETERMINISTIC else NOISES[noise]
+    model = _locks if noise == DETERMINISTIC else NOISES[_own_noise(noise)]
     return SD * model(generator, (num_series, num_nights))
+
+
+def make_machine(generator: np.random.Generator, noise: str, num_nights: int) -> Values:
+    """Return what the machine adds to each night, [nights]."""
+    return SD * MACHINES[noise](generator, num_nights) if noise in MACHINES else np.zeros(num_nights)
+
+
+def _own_noise(noise: str) -> str:
+    return "gaussian" if noise in MACHINES else noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +115,20 @@ class World:
     """[nights]: of tonight's software against the baseline's."""
     share: float
     generator: np.random.Generator
+    has_ab: bool = True
+    machine: Values | float = 0.0
+    """[nights]: what all runs of a night share."""
+
+    @property
+    def seen(self) -> Values:
+        """Return the nights as the series has them, [series, nights]."""
+        return np.asarray(self.levels + self.losses + self.machine)
+
+    def shared(self, series: int, night: int) -> float:
+        """Return what all runs of a night share."""
+        share = 1.0 if self.noise == DETERMINISTIC else self.share
+        machine = float(np.broadcast_to(self.machine, self.losses.shape)[night])
+        return share * float(self.levels[series, night]) + machine
 
     def draw(self, shape: tuple[int, int]) -> Values:
         """Return single runs relative to their night's level."""
@@ -100,13 +136,12 @@ class World:
             return np.zeros(shape)
         if self.share == 1:
             return _RERUN_SHARE * SD * self.generator.normal(size=shape)
-        noise = self.noise if not self.noise.startswith("ar") else "gaussian"
+        noise = "gaussian" if self.noise.startswith("ar") else _own_noise(self.noise)
         return math.sqrt(1 - self.share**2) * SD * NOISES[noise](self.generator, shape)
 
     def reruns(self, series: int, night: int, count: int) -> tuple[float, ...]:
         """Return `count` fresh runs of tonight's software."""
-        level = (1.0 if self.noise == DETERMINISTIC else self.share) * float(self.levels[series, night])
-        return tuple((level + self.losses[night] + self.draw((1, count))[0]).tolist())
+        return tuple((self.shared(series, night) + self.losses[night] + self.draw((1, count))[0]).tolist())
 
     def limits(self, allowed: Allowed) -> Allowed:
         """Return the limits of these series."""
@@ -115,15 +150,14 @@ class World:
     @property
     def software(self) -> Software:
         """Return whether an A/B can answer."""
-        return "unavailable" if self.noise == DETERMINISTIC else "can-differ"
+        return "can-differ" if self.has_ab and self.noise != DETERMINISTIC else "unavailable"
 
     def experiment(self, series: int, night: int, blocks: int, tested: int) -> tuple[Values, Values, int]:
         """Return an interleaved A/B on tonight's machine.
 
         The last value is the number of tested series.
         """
-        level = self.share * float(self.levels[series, night])
-        runs = level + self.draw((blocks, 4))
+        runs = self.shared(series, night) + self.draw((blocks, 4))
         return runs[:, :2] + self.losses[night], runs[:, 2:], tested
 
 
@@ -142,6 +176,8 @@ class Tally:
     looks: int = 0
     """Nights of the platform that do not pass: a person must look."""
     nights: int = 0
+    red: list[tuple[int, int]] = field(default_factory=list)
+    """(series, night) of every night with the verdict `drift`."""
 
 
 def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: Sequence[Past] | None = None) -> Tally:
@@ -150,18 +186,23 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
     All series share the night's reruns and its A/B.
     """
     num_series, num_nights = world.levels.shape
-    seen = world.levels + world.losses[None, :]
+    seen = world.seen
     known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
     tally, allowed = Tally(), world.limits(allowed)
     # The first series is the throughput.
     limits = [allowed.of("throughput" if not series else "") for series in range(num_series)]
     for night in range(begin, num_nights):
-        first = [decide(known[series], float(seen[series, night]), limits[series]) for series in range(num_series)]
+        first = [
+            decide(known[series], float(seen[series, night]), limits[series], software=world.software)
+            for series in range(num_series)
+        ]
         final = _run_experiments(world, limits, known, seen[:, night], night, first, tally)
         tally.looks += any(decision.verdict != "pass" and decision.reason != "learning" for decision in final)
         for series, decision in enumerate(final):
             known[series] = advance(known[series], float(seen[series, night]), decision)
             tally.inconclusive += decision.verdict == "inconclusive" and decision.reason != "learning"
+            if decision.verdict == "drift":
+                tally.red.append((series, night))
             if decision.new and decision.verdict == "drift":
                 tally.calls.append((series, night, decision))
         tally.nights += 1
@@ -193,7 +234,7 @@ def _run_experiments(  # noqa: PLR0917 - one night's state
     for series in wanting:
         ours, theirs, tested = world.experiment(series, night, num_blocks, len(wanting))
         full = Answers(answers[series].reruns, ours, theirs, tested)
-        final[series] = decide(known[series], float(values[series]), limits[series], full)
+        final[series] = decide(known[series], float(values[series]), limits[series], full, software=world.software)
     return final
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from plumbline.judge.history.allowed import Allowed
 from plumbline.judge.history.detection import least_shown
-from plumbline.judge.history.night import LineDecision, judge_lines, with_changes
+from plumbline.judge.history.night import LineDecision, judge_lines, walked
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import MetricHistory
 from plumbline.report.decisions import REASON_TEXTS, entry_sentence, sentence
@@ -82,11 +82,12 @@ def summarise(
     Its changes are the engine's events in the `last` nights (default: all): those that rounds kept, or, with
     `is_judged=False`, those that nights without experiments show.
     """
-    if not is_judged:
-        history = with_changes(history, allowed)
-    metric, end = history.metric, len(history.values)
+    if is_judged:
+        (decided,) = judge_lines([history], allowed, software={(history.workload, history.metric.name): "unavailable"})
+    else:
+        decided = walked(history, allowed)
+    history, metric, end = decided.line, history.metric, len(history.values)
     first = max(end - last, 0) if last else 0
-    (decided,) = judge_lines([history], allowed, software={(history.workload, metric.name): "unavailable"})
     # What the round has decided by its experiments stays as it is: they are not run again.
     kept = next((entry for place, entry in history.calls if is_judged and place == end - 1), None)
     scores = metric.scores(history.values)
@@ -136,10 +137,8 @@ def summarise_both_ways(history: MetricHistory, allowed: Allowed) -> LineSummary
 
 def _reference(decided: LineDecision) -> tuple[Reference | None, int]:
     """Return the reference before any reported regression, and where its nights begin."""
-    past, reference = decided.past, decided.decision.reference
-    if past.call is None:
-        return reference, past.level
-    return replace(past.prior or Reference(0.0, past.floor, 1, 0.0), centre=past.call.centre), past.call.level
+    past = decided.past
+    return (past.calls[0].before, past.calls[0].level) if past.calls else (decided.decision.reference, past.level)
 
 
 def _changes(history: MetricHistory, first: int) -> Iterator[ChangeSummary]:
@@ -150,8 +149,7 @@ def _changes(history: MetricHistory, first: int) -> Iterator[ChangeSummary]:
         index = bisect_left(history.times, entry.since, 0, place + 1) if entry.since is not None else place
         before, after = centre, centre + (entry.size or 0.0)
         if entry.reason == "recovered" and lost is not None:
-            index, after = place, lost.centre or centre
-            before = after + (lost.size or 0.0)
+            before = (lost.centre or centre) + (lost.size or 0.0)
         elif not entry.new or entry.centre is None or entry.size is None:
             continue
         lost = entry if entry.verdict == "drift" else None

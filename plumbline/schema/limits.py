@@ -161,7 +161,7 @@ MOST_NIGHTS = 60
 """Maximum number of nights of a reference: later ones, which may creep, never change its centre. So many of the newest
 count for its spread, which a creep hardly changes."""
 
-GAIN_NIGHTS = (10, 15, 20, 30, 40, 60)
+GAIN_NIGHTS = (10, 12, 14, 16, 18, 20, 25, 30, 40, 60)
 """Numbers of nights of a gain on which it asks for an A/B: soon, then seldom, as a season would ask every night."""
 
 REACH_NIGHTS = 90

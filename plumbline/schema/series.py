@@ -35,6 +35,8 @@ class CallEntry(Model):
     cause: CauseCode | None = None
     lead: float | None = 0.0
     """The software's lead over the baseline's after a new call or gain; `None`: unknown."""
+    open_calls: int | None = None
+    """Number of earlier calls that stay open; `None`: an earlier version did not say."""
 
 
 class JudgedRound(Model):

@@ -151,6 +151,8 @@ class PlatformResult(Judgement):
     """Size of their records."""
     improved: tuple[str, ...] = ()
     """Metrics that are permanently better than their reference: accept a new baseline."""
+    called: tuple[str, ...] = ()
+    """Workloads with a loss that the nights call tonight: a second one alerts beside the first."""
     unjudged_nights: int = 0
     """Number of consecutive unjudged nights, once the suite's limit is reached."""
 

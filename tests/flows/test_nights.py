@@ -14,7 +14,7 @@ from plumbline.cli.main import main
 from plumbline.data.stores import open_store
 from plumbline.flows.regression import regression
 from plumbline.judge import compared
-from plumbline.judge.history.series import row_of
+from plumbline.judge.history.metrics import row_of
 from plumbline.judge.pair import Pair
 from plumbline.judge.walk import Walk
 from plumbline.night.alerts import AlertBook

@@ -20,7 +20,7 @@ import pytest
 from plumbline.data.stores import open_store
 from plumbline.environments.installed import keep_lock
 from plumbline.flows.regression import regression
-from plumbline.judge.history.series import row_of
+from plumbline.judge.history.metrics import row_of
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore, publish_record
 from plumbline.night.central.series import extend_series, read_series

@@ -13,7 +13,7 @@ from plumbline.judge.gates.throughput_causes import (
     lost_share,
     speed_cause,
 )
-from plumbline.judge.history.series import software_key
+from plumbline.judge.history.metrics import software_key
 from plumbline.judge.pair import Pair
 from plumbline.judge.statistics.distributions import MEDIAN_ERROR, QUARTILES
 from plumbline.judge.suspects import differences, suspects_for

@@ -1,4 +1,4 @@
-"""Data types of the decision engine: series state, experiment results, decisions."""
+"""State of a series, a decision on its next night, and the state after it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from plumbline.judge.history.reference import Reference
+import numpy as np
+
+from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.statistics.changepoints import ChangePoint
 from plumbline.judge.statistics.paired import PairedTest
-from plumbline.judge.statistics.samples import Values
+from plumbline.judge.statistics.samples import HUGE, Values
 from plumbline.schema import limits
 
 Verdict = Literal["pass", "drift", "inconclusive"]
@@ -56,17 +59,19 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Reported regression that no later night has ended.
+    """Reported regression that no later night has ended, with the size that decided it.
 
-    `level` and `lead` are those before it, which return after a recovery. `is_cleared`: it is not the software's.
+    `before` is the reference that it is worse than; `level` and `lead` are those before it, which return after a
+    recovery. `is_cleared`: it is not the software's; `is_software`: an A/B says that it is.
     """
 
     since: int
-    centre: float
+    before: Reference
     size: float
     level: int
     is_cleared: bool = False
     lead: float = 0.0
+    is_software: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class Past:
     boundary of the segment, a proven gain, or a reported regression. `untested` is the night after the newest one for
     which experiments showed no software regression, or nights ruled one out. `lead` is how much better the level's
     software is than the baseline's, by A/Bs; `nan`: unknown. `anchor` is the reference of the first acceptance. `prior`
-    is that of the previous level, whose spread is used until this level has its own.
+    is that of the previous level, whose spread this level's shares. Of `calls` each is worse than the one before it.
     """
 
     values: Values
@@ -85,7 +90,7 @@ class Past:
     untested: int = 0
     floor: float = limits.LEAST_SD
     anchor: Reference | None = None
-    call: Call | None = None
+    calls: tuple[Call, ...] = ()
     question: Question | None = None
     prior: Reference | None = None
     lead: float = 0.0
@@ -96,13 +101,16 @@ class Answers:
     """Results of tonight's experiments, in the series' unit; `None`: not run.
 
     `tonight` and `baseline` are the runs of an A/B in these environments, [blocks, 2] in the same blocks. It answers
-    `num_tested` series, by which its level is divided.
+    `num_tested` series, by which its level is divided. With `is_whole` a whole file
+    has been searched for changes of level, and shows `change` on this night.
     """
 
     reruns: tuple[float, ...] | None = None
     tonight: Values | None = None
     baseline: Values | None = None
     num_tested: int = 1
+    is_whole: bool = False
+    change: ChangePoint | None = None
 
     def mirrored(self) -> Answers:
         """Return the results with negated scores, to test gains as regressions."""
@@ -126,7 +134,8 @@ class RerunTest:
 class Decision:
     """Tonight's decision on a series, with its numbers.
 
-    `new`: a regression was reported, or a gain proven, tonight. `question` is the regression still open after tonight.
+    `new`: a regression was reported, or a gain proven, tonight. `open_calls` is the number of the earlier calls that
+    stay open, `None`: all; `question` the suspected regression that does.
     `is_cleared`: the change is not the software's, which is equal, or an A/B rules it out. `missing_blocks` is what
     the A/B lacks to show or rule out the regression. `lead` is the software's over the baseline's after a
     new regression or gain.
@@ -144,6 +153,7 @@ class Decision:
     low: float | None = None
     high: float | None = None
     new: bool = False
+    open_calls: int | None = None
     question: Question | None = None
     is_cleared: bool = False
     missing_blocks: int = 0
@@ -156,3 +166,71 @@ class Decision:
             return 0.0
         # Four runs have three degrees of freedom. The spread of a night, which bounds it, counts as one.
         return math.sqrt((3 * self.rerun.spread**2 + self.reference.spread**2) / 4) / abs(self.size)
+
+
+def advance(past: Past, tonight: float, decision: Decision) -> Past:
+    """Return the state after tonight's decision."""
+    num, is_over, dated = len(past.values), has_recovered(past, decision), decision.onset
+    before = without_calls(past, decision.open_calls)
+    untested = num + 1 if is_over or decision.reason == "machine" else before.untested
+    if past.question is not None and decision.question is not None and decision.question.asked != past.question.asked:
+        untested = num
+    after = replace(before, values=np.append(before.values, tonight), untested=untested, question=decision.question)
+    if not decision.new or dated is None or decision.reference is None:
+        return after
+    since = min(dated.index, num)
+    if decision.reason == "improved":
+        return moved(after, since, lead=decision.lead)
+    # The level of a creep is where it has come to.
+    level = max(since, num + 1 - limits.LEAST_NIGHTS) if dated.shape == "creep" else since
+    after, known = moved(after, level, lead=decision.lead), after
+    reference = replace(after.prior or _without_nights(past), centre=decision.reference.centre)
+    by_ab = decision.reason == "software"
+    call = Call(since, reference, max(dated.size, 0.0), known.level, decision.is_cleared, known.lead, by_ab)
+    return replace(after, calls=(*known.calls, call))
+
+
+def _without_nights(past: Past) -> Reference:
+    """Return the reference of a level whose nights are too few to know their spread."""
+    return Reference(0.0, past.floor, limits.ENOUGH_NIGHTS, 0.0)
+
+
+def moved(past: Past, since: int, *, lead: float) -> Past:
+    """Return the state with new reference nights from `since` on, and without calls."""
+    prior = reference_of(past.values[past.level : since], floor=past.floor, prior=past.prior, is_whole=True)
+    return replace(past, level=since, untested=since, lead=lead, calls=(), question=None, prior=prior or past.prior)
+
+
+def has_recovered(past: Past, decision: Decision) -> bool:
+    """Return whether tonight ends an open or reported regression."""
+    if decision.open_calls is not None and decision.open_calls < len(past.calls):
+        return not decision.new and decision.verdict != "inconclusive"
+    return past.question is not None and decision.question is None and decision.verdict == "pass" and not past.calls
+
+
+def without_calls(past: Past, num_open: int | None) -> Past:
+    """Return the state with the first `num_open` calls alone; the nights of the others enter no reference."""
+    if num_open is None or num_open >= len(past.calls):
+        return past
+    ended, values = past.calls[num_open], past.values.copy()
+    values[ended.since :] = np.nan
+    return replace(past, values=values, level=ended.level, lead=ended.lead, calls=past.calls[:num_open])
+
+
+def level_reference(past: Past) -> Reference | None:
+    """Return the level's reference, without nights since an open regression began."""
+    question = past.question
+    nights = past.values[past.level : question.since if question else None]
+    return reference_of(nights, floor=past.floor, prior=past.prior, is_whole=question is not None)
+
+
+def nights_since(past: Past, place: int, tonight: float) -> Values:
+    """Return the finite values since night `place`, including tonight's."""
+    values = np.append(past.values[place:], tonight)
+    return np.asarray(np.clip(values[np.isfinite(values)], -HUGE, HUGE))
+
+
+def among_all(past: Past, level: int, dated: Onset) -> Onset:
+    """Convert a change's index among finite nights to all nights."""
+    places = np.append(np.flatnonzero(np.isfinite(past.values[level:])) + level, len(past.values))
+    return replace(dated, index=int(places[min(dated.index, len(places) - 1)]))

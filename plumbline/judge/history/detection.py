@@ -1,14 +1,15 @@
-"""Detectors of suspected regressions, and tests of whether recent nights confirm one."""
+"""Detectors of suspected regressions, and tests of whether recent nights show or rule out one."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import Detection, Onset
+from plumbline.judge.history.decision import Decision, Detection, Onset, Past, among_all, level_reference, nights_since
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.statistics.distributions import normal_quantile, rank_sum_chance, t_quantile
 from plumbline.judge.statistics.samples import Values, autocorrelation_within, split_scores
@@ -93,15 +94,22 @@ def lasting(here: Values, reference: Reference, alpha: float) -> float:
     for num in reversed(_WINDOWS):
         newest = here[-num:]
         size = float(np.median(newest)) - reference.centre
-        if len(here) < before + num or math.comb(before + num, num) * alpha < 1 or size <= 0:
+        if len(here) < before + num or size <= 0:
+            continue
+        above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
+        if math.comb(before + num, num) * alpha < 1:
+            # No ranks of so few nights can reach the level: all of them must be worse, and normal noise must not do it.
+            both, split = np.append(here[:before], newest), np.array([before])
+            t = float(split_scores(both - reference.centre, split, least=reference.spread)[0])
+            is_due = num >= limits.LEAST_NIGHTS and len(here) < before + num + limits.ENOUGH_NIGHTS
+            if is_due and above == before * num and t > t_quantile(alpha / _SPLITS, len(both) - 2):
+                return size
             continue
         # Few nights seem correlated by chance: those on both sides know better.
-        both = autocorrelation_within(np.append(here[:before], newest), [before]) if reference.rho else 0.0
-        pooled = replace(reference.pooled(newest), rho=min(reference.rho, both))
-        if is_shown(newest, pooled, _careful(pooled), alpha):
-            above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
-            if rank_sum_chance(int(above), num, before) <= alpha:
-                return size
+        rho = autocorrelation_within(np.append(here[:before], newest), [before]) if reference.rho else 0.0
+        pooled = replace(reference.pooled(newest), rho=min(reference.rho, rho))
+        if is_shown(newest, pooled, _careful(pooled), alpha) and rank_sum_chance(int(above), num, before) <= alpha:
+            return size
     return 0.0
 
 
@@ -134,20 +142,68 @@ def least_shown(reference: Reference, alpha: float) -> float:
     return (t_quantile(alpha / _SPLITS, round(careful.freedom)) + 2) * predicted
 
 
-def is_ruled_out(size: float, fresh: Values, reference: Reference, *, is_cleared: bool = False) -> bool:
+def is_ruled_out(
+    size: float, fresh: Values, reference: Reference, *, is_cleared: bool = False, is_known: bool = False
+) -> bool:
     """Return whether the newest nights rule out half of a regression.
 
-    Half, because chance enlarges a loss that is noticed, and at most two SD: a single night may be any. A loss that the
-    reference's few nights cannot resolve is never ruled out, unless its cause `is_cleared`: it counts then as the
-    smallest one that they can. `fresh` are the nights after the question, at least tonight. A night counts no better
-    than one SD, so that no single one decides.
+    Half, because chance enlarges a loss that is noticed, and at most two SD: a single night may be any. The size of a
+    call, which `is_known`, is certain. A loss that the reference's few nights cannot resolve is never ruled out, unless
+    its cause `is_cleared` or it is known: it counts then as the smallest one that they can. `fresh` are the nights
+    after the question, at least tonight. A night counts no better than one SD, so that no single one decides.
     """
-    pooled = reference.pooled(fresh) if is_cleared else _careful(reference.pooled(fresh))
-    off = np.maximum(fresh - reference.centre, -pooled.spread)
-    quantile = t_quantile(limits.RULED_OUT, round(pooled.freedom))
-    resolved = (quantile + 2) * pooled.error if is_cleared else 0.0
-    least = max(min(size, limits.NOTICED * pooled.spread) / 2, resolved)
-    return any(
-        float(off[-num:].mean()) + quantile * pooled.predicted(max(min(num, len(off)) * pooled.share, 1.0)) < least
-        for num in (*_WINDOWS[1:], limits.MOST_NIGHTS)
-    )
+    for num in (*_WINDOWS[1:], limits.MOST_NIGHTS):
+        newest = fresh[-num:]
+        pooled = reference.pooled(newest)
+        pooled = pooled if is_cleared or is_known else _careful(pooled)
+        mean = float(np.maximum(newest - reference.centre, -pooled.spread).mean())
+        quantile = t_quantile(limits.ALPHA / 2 if is_known else limits.RULED_OUT, round(pooled.freedom))
+        resolved = (quantile + 2) * pooled.error if is_cleared or is_known else 0.0
+        counted = size if is_known else min(size, limits.NOTICED * pooled.spread)
+        bound = mean + quantile * pooled.predicted(max(len(newest) * pooled.share, 1.0))
+        # What no nights can resolve, a call that is nearer to its size than to none stays all the same.
+        if bound < max(counted / 2, resolved) and not (is_known and mean >= counted / 2):
+            return True
+    return False
+
+
+def without_ruled_out(past: Past, tonight: float) -> Past:
+    """Drop an open suspected regression that later nights ruled out."""
+    question, reference = past.question, level_reference(past)
+    if question is None or reference is None:
+        return past
+    fresh = nights_since(past, question.asked + 1, tonight)
+    is_over = is_ruled_out(question.size, fresh, reference, is_cleared=question.is_cleared)
+    return replace(past, question=None, untested=len(past.values)) if is_over else past
+
+
+def num_open_calls(past: Past, tonight: float) -> int:
+    """Return the number of calls that no nights since have ruled out; all that follow one that is are over, too."""
+    for place, call in enumerate(past.calls):
+        fresh = nights_since(past, past.calls[-1].since, tonight)
+        if is_ruled_out(call.size, fresh, call.before, is_known=True):
+            return place
+    return len(past.calls)
+
+
+def known_call(past: Past, tonight: float) -> Decision:
+    """Return the decision on a night of a reported regression.
+
+    A regression that is not the software's alerts once: it is known then, and its nights pass.
+    """
+    first, call = past.calls[0], past.calls[-1]
+    seen = nights_since(past, past.level, tonight)
+    shape: Literal["step", "creep"] = onset(seen, call.before).shape
+    size = float(np.median(seen[-limits.SIDE_NIGHTS :])) - first.before.centre
+    return Decision(
+        "pass" if call.is_cleared else "drift", "open-call", reference=first.before,
+        onset=Onset(call.since, shape, size), size=size, is_cleared=call.is_cleared,
+    )  # fmt: skip
+
+
+def end_of_loss(past: Past, tonight: float) -> Onset:
+    """Return the first night after a reported regression, and how much better it is."""
+    call = past.calls[-1]
+    lost = replace(call.before, centre=-call.before.centre - call.size)
+    fitted = onset(-nights_since(past, call.since, tonight), lost)
+    return replace(among_all(past, call.since, fitted), size=0.0)

@@ -11,12 +11,36 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from plumbline.judge.history import state
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import Answers, Decision, Detection, Past, Question, Reason, Software
-from plumbline.judge.history.detection import detect, is_ruled_out, is_shown, lasting, onset
-from plumbline.judge.history.experiments import ask, judge_reruns, prove
+from plumbline.judge.history.decision import (
+    Answers,
+    Decision,
+    Detection,
+    Onset,
+    Past,
+    Question,
+    Reason,
+    Software,
+    Verdict,
+    among_all,
+    level_reference,
+    nights_since,
+    without_calls,
+)
+from plumbline.judge.history.detection import (
+    detect,
+    end_of_loss,
+    is_ruled_out,
+    is_shown,
+    known_call,
+    lasting,
+    num_open_calls,
+    onset,
+    without_ruled_out,
+)
+from plumbline.judge.history.experiments import ask, judge_reruns, prove, seen_over
 from plumbline.judge.history.reference import Reference, reference_of
+from plumbline.judge.statistics.changepoints import ChangePoint
 from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 
@@ -33,18 +57,54 @@ def decide(
     """
     if not math.isfinite(tonight):
         return Decision("inconclusive", "missing", question=past.question)
-    past = state.without_ruled_out(past, tonight)
-    reference, known = state.level_reference(past), state.known_call(past, tonight)
+    if answers.change is not None:
+        return _by_whole_file(past, answers.change, allowed)
+    num_calls = num_open_calls(past, tonight)
+    if past.calls and num_calls == len(past.calls):
+        seen = seen_over(past, tonight, allowed, answers, software)
+        if isinstance(seen, Decision):
+            return seen
+        num_calls = seen
+    left = without_ruled_out(without_calls(past, num_calls), tonight)
+    decision = replace(
+        _decided(left, tonight, allowed, answers, software), open_calls=num_calls if past.calls else None
+    )
+    if num_calls < len(past.calls) and not decision.new and not decision.needs:
+        return replace(decision, onset=end_of_loss(past, tonight))
+    return decision
+
+
+def _decided(past: Past, tonight: float, allowed: Allowed, answers: Answers, software: Software) -> Decision:
+    """Decide on a night, with the calls and the question that earlier nights left open."""
+    known = known_call(past, tonight) if past.calls else None
+    reference = level_reference(past)
     if reference is None:
         return known or Decision("inconclusive", "learning", question=past.question)
-    here = state.nights_since(past, past.level, tonight)
+    here = nights_since(past, past.level, tonight)
     night = _Night(past, allowed.at(reference.centre), answers, software, here, reference)
     decision = night.by_nights(night.decision())
-    if known is not None and decision.verdict in (("pass",) if known.is_cleared else ("pass", "inconclusive")):
-        return replace(known, question=past.question)
-    question = night.open_question(decision)
-    dated = None if decision.onset is None else state.among_all(past, past.level, decision.onset)
-    return replace(decision, onset=dated, question=question)
+    dated = None if decision.onset is None else among_all(past, past.level, decision.onset)
+    decision = replace(decision, onset=dated, question=night.open_question(decision))
+    if known is None or decision.verdict == "drift" or (known.is_cleared and decision.verdict != "pass"):
+        return decision
+    if not decision.needs:
+        return replace(known, question=decision.question)
+    # What asks beside an open call is a second loss, or its end.
+    return replace(decision, verdict=known.verdict, reason="open-call", onset=known.onset)
+
+
+def _by_whole_file(past: Past, change: ChangePoint, allowed: Allowed) -> Decision:
+    """Decide on a change that a whole file shows: a gain, a regression, or the end of one."""
+    first = past.calls[0] if past.calls else None
+    level = reference_of(past.values[past.level :], floor=past.floor, prior=past.prior, is_whole=True)
+    before = first.before if first else level or Reference(change.before, past.floor, 1, 0.0)
+    size, least = change.after - before.centre, allowed.at(before.centre).least_change
+    verdict: Verdict = "drift" if size > least else "pass"
+    reason: Reason = "lasting" if size > least else "improved" if size < -least else "quiet"
+    dated = Onset(change.index, change.shape, size)
+    return Decision(
+        verdict, reason, reference=before, onset=dated, size=size, new=reason != "quiet", open_calls=0, lead=math.nan
+    )
 
 
 @dataclass(slots=True)
@@ -96,6 +156,9 @@ class _Night:
         # A steady creep has no reference but its first nights.
         for first in (onset(self.here, self.reference).index, limits.FIRST_NIGHTS):
             before = self._before(first) or self.reference
+            is_old = onset(self.here, before).index < len(self.here) - 2 * limits.ENOUGH_NIGHTS
+            if is_old and self.answers.is_whole:
+                continue  # so many nights after a change show it in the whole file
             if lost := self._lasts(before):
                 return self._called(asked, "lasting", lost, before)
         # A creep asks for an experiment alone: nights show it, or the changes of level.
@@ -105,7 +168,7 @@ class _Night:
     def _over_anchor(self) -> tuple[Detection, ...]:
         """Detect a cumulative regression against the first accepted baseline."""
         anchor, limit = self.past.anchor, self.allowed.anchor_limit
-        newest = state.nights_since(self.past, 0, float(self.here[-1]))[-limits.LEAST_NIGHTS :]
+        newest = nights_since(self.past, 0, float(self.here[-1]))[-limits.LEAST_NIGHTS :]
         if anchor is None or len(newest) < limits.LEAST_NIGHTS:
             return ()
         lost = float(np.median(newest)) - anchor.centre
@@ -114,11 +177,14 @@ class _Night:
 
     def _asked(self, asked: Decision, open_loss: float | None) -> Decision:
         """Decide on a suspected regression by its experiments."""
-        anchor = self.past.anchor
-        if anchor is not None and any(detection.kind == "anchor" for detection in asked.detections):
+        anchor, over = (
+            self.past.anchor,
+            [detection.score for detection in asked.detections if detection.kind == "anchor"],
+        )
+        if anchor is not None and over:
             against = judge_reruns(self.answers.reruns or (), anchor)
             if against.holds:
-                return self._called(replace(asked, rerun=against), "lasting", against.mean - anchor.centre, anchor)
+                return self._called(replace(asked, rerun=against), "lasting", over[0], anchor)
         asked = ask(asked, self.reference, self.answers, self.allowed, self.software, self.past.lead, open_loss)
         if asked.reason != "software":
             return asked
@@ -134,8 +200,9 @@ class _Night:
     def _called(self, asked: Decision, reason: Reason, size: float, reference: Reference) -> Decision:
         """Report a regression as drift, and update the software's known advantage."""
         lead = self.past.lead - size if reason == "software" else self.past.lead if asked.is_cleared else math.nan
+        dated = replace(onset(self.here, reference), size=size)
         return replace(
-            asked, verdict="drift", reason=reason, needs="", reference=reference, onset=onset(self.here, reference),
+            asked, verdict="drift", reason=reason, needs="", reference=reference, onset=dated,
             size=size if asked.low is None else asked.size, new=True, lead=lead,
         )  # fmt: skip
 
@@ -145,7 +212,12 @@ class _Night:
         fitted = onset(-self.here, self.reference.mirrored())
         num, least = len(self.here) - fitted.index, self.allowed.least_change
         # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
-        is_gain = fitted.size > least and num >= limits.OWN_NIGHTS and not (self.past.question or self.past.call)
+        is_gain = (
+            not self.answers.is_whole
+            and fitted.size > least
+            and num >= limits.OWN_NIGHTS
+            and not (self.past.question or self.past.calls)
+        )
         # A growing reference has taken the gain in.
         before = self._before(fitted.index) if is_gain else None
         if before is None:
@@ -165,7 +237,9 @@ class _Night:
         if decision.verdict == "drift" or (question is None and not is_answered):
             return decision
         is_cleared, begin = _is_cleared(decision, question), question.asked + 1 if question else 0
-        waits = decision.needs and len(state.nights_since(self.past, begin, self.here[-1])) < self.allowed.open_nights
+        if is_cleared and decision.reason == "unconfirmed":
+            decision = replace(decision, reason="machine", is_cleared=True)
+        waits = decision.needs and len(nights_since(self.past, begin, self.here[-1])) < self.allowed.open_nights
         if not waits and (lost := self._lasts(self.reference, is_cleared=is_cleared)):
             known = decision if is_answered else replace(decision, low=None, high=None)
             return self._called(replace(known, is_cleared=is_cleared), "lasting", lost, self.reference)
@@ -189,11 +263,10 @@ class _Night:
             return None
         dated = onset(self.here, self.reference)
         first = max(dated.index, 1 if past.prior else limits.LEAST_NIGHTS)
-        since = state.among_all(past, past.level, replace(dated, index=first)).index
+        since = among_all(past, past.level, replace(dated, index=first)).index
         return Question(since, len(past.values), max(dated.size, self._size()), decision.is_cleared)
 
 
 def _is_cleared(decision: Decision, question: Question | None) -> bool:
-    """Return whether the newest experiment rules out the software as cause."""
-    is_answered = decision.reason in ("open-loss", "software", "machine", "unconfirmed", "lasting")
-    return decision.is_cleared if question is None or (is_answered and not decision.needs) else question.is_cleared
+    """Return whether an experiment has ruled out the software as cause; a later unclear one does not take it back."""
+    return decision.is_cleared or (question is not None and question.is_cleared)

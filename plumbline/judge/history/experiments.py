@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import Answers, Decision, RerunTest, Software
+from plumbline.judge.history.decision import Answers, Decision, Past, RerunTest, Software
+from plumbline.judge.history.detection import known_call
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.statistics.distributions import normal_quantile, t_quantile
 from plumbline.judge.statistics.paired import paired_test
@@ -91,3 +92,28 @@ def judge_reruns(reruns: Sequence[float], reference: Reference) -> RerunTest:
     z = (mean - reference.centre) / reference.predicted()
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / max(len(finite) - 1, 1))
     return RerunTest(holds=z > limit, z=z, limit=limit, mean=mean, spread=spread)
+
+
+def seen_over(past: Past, tonight: float, allowed: Allowed, answers: Answers, software: Software) -> int | Decision:
+    """Return the number of open calls by an A/B of a night that seems to have recovered, or what asks for it."""
+    call, num_calls = past.calls[-1], len(past.calls)
+    half = call.before.centre + call.size / 2
+    has_ab = software == "can-differ" and allowed.num_reruns > 0 and allowed.num_blocks > 0
+    # A false call whose machine stays slow never seems to have recovered.
+    is_due = len(past.values) - call.since in limits.GAIN_NIGHTS
+    if call.is_cleared or not has_ab or (tonight > half and not is_due):
+        return num_calls
+    asked = replace(known_call(past, tonight), question=past.question)
+    if answers.reruns is None:
+        return replace(asked, needs="reruns")
+    rerun = judge_reruns(answers.reruns, call.before)
+    if not rerun.mean <= half and not is_due:
+        return num_calls
+    if answers.tonight is None or answers.baseline is None:
+        return replace(asked, needs="ab", rerun=rerun, size=call.size)
+    for place, ended in enumerate(past.calls):
+        difference = paired_test(answers.tonight, answers.baseline - ended.lead, limits.ALPHA / 2)
+        least = max(ended.size / 2, allowed.at(ended.before.centre).least_change)
+        if difference is not None and difference.rules_out(least, limits.ALPHA / 2):
+            return place
+    return num_calls

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from plumbline.judge.history.allowed import Allowed
-from plumbline.judge.history.decision import Answers, Decision, Past, Software
+import numpy as np
+
+from plumbline.judge.history.allowed import NIGHTS_A_YEAR, Allowed
+from plumbline.judge.history.decision import Answers, Decision, Past, Software, has_recovered
 from plumbline.judge.history.engine import decide
 from plumbline.judge.history.segments import MetricHistory, past_of
-from plumbline.judge.history.state import has_recovered
-from plumbline.judge.statistics.changepoints import changes
-from plumbline.judge.statistics.samples import Values
+from plumbline.judge.statistics.changepoints import ChangePoint, changes
+from plumbline.schema import limits
 from plumbline.schema.series import CallEntry
 
 
@@ -60,15 +61,19 @@ def judge_lines(
     """
     decisions: dict[tuple[str, str], LineDecision] = {}
     for history in lines:
-        last, key = len(history.values) - 1, (history.workload, history.metric.name)
-        past, tonight = past_of(history, until=last), float(history.metric.scores(history.values[last:]).item())
+        key = (history.workload, history.metric.name)
         given, may_differ = (answers or {}).get(key, Answers()), (software or {}).get(key, "can-differ")
-        decision = decide(past, tonight, allowed.of(history.metric.name), given, software=may_differ)
-        decisions[key] = LineDecision(history, past, decision, recovered=has_recovered(past, decision))
+        decisions[key] = _judged(history, len(history.values) - 1, allowed, given, may_differ)
     return tuple(
         replace(judged, shifted=_is_shift(judged, decisions.get((workload, judged.line.metric.part_of))))
         for (workload, _), judged in decisions.items()
     )
+
+
+def _judged(history: MetricHistory, night: int, allowed: Allowed, answers: Answers, software: Software) -> LineDecision:
+    past, tonight = past_of(history, until=night), float(history.metric.scores(history.values[night : night + 1])[0])
+    decision = decide(past, tonight, allowed.of(history.metric.name), answers, software=software)
+    return LineDecision(history, past, decision, recovered=has_recovered(past, decision))
 
 
 def _is_shift(part: LineDecision, whole: LineDecision | None) -> bool:
@@ -77,8 +82,8 @@ def _is_shift(part: LineDecision, whole: LineDecision | None) -> bool:
     return is_worse and is_judged and whole is not None and whole.decision.verdict == "pass"
 
 
-def call_entry(judged: LineDecision) -> CallEntry | None:
-    """Convert a decision to a series-file entry; `None` if not worth recording."""
+def call_entry(judged: LineDecision, night: int = -1) -> CallEntry | None:
+    """Convert the decision on a night to a series-file entry; `None` if not worth recording."""
     history, decision = judged.line, judged.decision
     is_pending = judged.reason == "improved" and not decision.new
     if is_pending or judged.reason in ("quiet", "learning", "missing", "open-call", "too-small"):
@@ -89,49 +94,34 @@ def call_entry(judged: LineDecision) -> CallEntry | None:
     begin = opened.since if opened else onset.index if onset else None
     size = opened.size if opened else onset.size if onset else None
     return CallEntry(
-        record=history.records[-1], metric=history.metric.name, verdict=judged.verdict, reason=judged.reason,
+        record=history.records[night], metric=history.metric.name, verdict=judged.verdict, reason=judged.reason,
         new=decision.new and not judged.shifted and onset is not None,
         answered=question.is_cleared if question is not None else decision.is_cleared,
         since=history.times[begin] if begin is not None else None, shape=onset.shape if onset else "",
         centre=decision.reference.centre if decision.reference else None,
         size=size if size is None or judged.reason == "improved" else max(size, 0.0),
         low=decision.low, high=decision.high, cause="software" if decision.reason == "software" else None,
-        lead=decision.lead if math.isfinite(decision.lead) else None,
+        lead=decision.lead if math.isfinite(decision.lead) else None, open_calls=decision.open_calls,
     )  # fmt: skip
 
 
-def with_changes(history: MetricHistory, allowed: Allowed) -> MetricHistory:
-    """Return the history with changes that its nights show without experiments.
+def walked(history: MetricHistory, allowed: Allowed) -> LineDecision:
+    """Return the newest decision of a walk over a file's nights, with a history that has all of them.
 
-    These are the changes of level that the whole series shows, and what the engine decides on the newest night, which
-    may show a regression, or its end, before ranks can show a change.
+    The whole series shows its changes of level: by hindsight no other night but the newest has a decision.
     """
-    scores = history.metric.scores(history.values)
+    limit, last = allowed.of(history.metric.name), len(history.values) - 1
+    level = min(limits.LEVEL / 2, NIGHTS_A_YEAR * allowed.lasting_alpha)
     starts = sorted({0, *(boundary.index for boundary in history.boundaries if boundary.ends_comparison)})
-    segments = pairwise([*starts, len(scores)])
-    calls = tuple(call for start, end in segments for call in _events(history, scores[start:end], start, allowed))
-    seen = replace(history, calls=calls)
-    (decided,) = judge_lines([seen], allowed, software={(history.workload, history.metric.name): "unavailable"})
-    entry = call_entry(decided)
-    return seen if entry is None else replace(seen, calls=(*calls, (len(scores) - 1, entry)))
-
-
-def _events(history: MetricHistory, scores: Values, start: int, allowed: Allowed) -> Iterator[tuple[int, CallEntry]]:
-    """Yield changes in a series as gains, regressions or recoveries.
-
-    A level that is better by the least change is the new reference. A level within it of the reference ends
-    a regression.
-    """
-    found, is_lost = changes(scores, level=allowed.lasting_alpha), False
-    centre, limited = found[0].before if found else 0.0, allowed.of(history.metric.name)
-    for change in found:
-        size, least, last = change.after - centre, limited.at(centre).least_change, start + change.last
-        reason = "improved" if size < -least else "lasting" if size > least else "recovered"
-        if reason != "recovered" or is_lost:
-            yield last, CallEntry(
-                record=history.records[last], metric=history.metric.name, reason=reason, new=reason != "recovered",
-                verdict="drift" if reason == "lasting" else "pass", since=history.times[start + change.index],
-                shape=change.shape, centre=centre, size=size, lead=None,
-            )  # fmt: skip
-        is_lost = reason == "lasting"
-        centre = change.after if reason == "improved" else centre
+    shown: dict[int, ChangePoint | None] = {last: None}
+    for start, end in pairwise([*starts, last + 1]):
+        part = history.values[start:end]
+        for change in changes(np.array(part, dtype=np.float64), level=level):
+            before, after = history.metric.scores([change.before, change.after]).tolist()
+            dated = replace(change, index=start + change.index, last=start + change.last)
+            shown[dated.last] = replace(dated, before=before, after=after)
+    for night in sorted(shown):
+        decided = _judged(history, night, limit, Answers(is_whole=True, change=shown[night]), "unavailable")
+        if (entry := call_entry(decided, night)) is not None:
+            history = replace(history, calls=(*history.calls, (night, entry)))
+    return replace(decided, line=history)

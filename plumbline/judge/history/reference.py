@@ -63,11 +63,11 @@ def reference_of(
     """Compute reference statistics of nights; `None` if too few are finite.
 
     With `is_whole` the newest nights count, too: no regression has begun in them. `floor` is the minimum spread. With
-    `prior`, the reference of the level before, one night is enough: its spread counts until the new level has its own.
+    `prior`, the reference of the level before, one night is enough: its spread counts, too, while they are few.
     """
     kept = np.clip(values[np.isfinite(values)], -HUGE, HUGE)
     if prior is not None and 0 < len(kept) < limits.OWN_NIGHTS:
-        return replace(prior, centre=quantile(kept), count=len(kept))
+        return replace(prior, centre=quantile(kept), count=len(kept), later=prior.count + prior.later)
     if len(kept) < limits.LEAST_NIGHTS:
         return None
     settled = len(kept) if is_whole else max(len(kept) - limits.LAG_NIGHTS, limits.FIRST_NIGHTS)
@@ -77,7 +77,12 @@ def reference_of(
     if len(kept) >= limits.ENOUGH_NIGHTS:  # a creep, which a line takes out, is neither noise nor autocorrelation
         time = np.arange(len(kept)) - (len(kept) - 1) / 2
         level = kept - time * float(time @ kept) / float(time @ time)
-    return Reference(quantile(kept), max(_spread(level), floor), len(kept), autocorrelation(level)).pooled(later)
+    own = Reference(quantile(kept), max(_spread(level), floor), len(kept), autocorrelation(level))
+    if prior is not None and own.count < limits.ENOUGH_NIGHTS:
+        num = min(prior.count, limits.ENOUGH_NIGHTS)
+        squares = (own.count * own.spread**2 + num * prior.spread**2) / (own.count + num)
+        own = replace(own, spread=math.sqrt(squares), later=num)
+    return own.pooled(later)
 
 
 def _spread(values: Values) -> float:

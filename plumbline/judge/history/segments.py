@@ -11,10 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from plumbline.judge.history.decision import Decision, Onset, Past, Question, Reason
+from plumbline.judge.history.decision import Decision, Onset, Past, Question, Reason, advance, moved
 from plumbline.judge.history.metrics import Metric
 from plumbline.judge.history.reference import Reference, reference_of
-from plumbline.judge.history.state import advance, moved
 from plumbline.judge.statistics.samples import Values
 from plumbline.schema import limits
 from plumbline.schema.series import WORD_COLUMNS, CallEntry, SeriesFile
@@ -133,7 +132,7 @@ def past_of(history: MetricHistory, *, until: int | None = None) -> Past:
         if isinstance(event, CallEntry):
             past = advance(past, float(scores[place]), _decision(past, event, history))
         elif event.what == "baseline":
-            past = moved(past, place, lead=0.0, call=None)
+            past = moved(past, place, lead=0.0)
         else:
             past, machine = Past(past.values, place, place, history.metric.floor), place
     past = replace(past, values=np.append(past.values, scores[len(past.values) :]))
@@ -151,14 +150,16 @@ def _decision(past: Past, entry: CallEntry, history: MetricHistory) -> Decision:
         question = replace(question, is_cleared=entry.answered)
     elif entry.verdict == "pass" and (entry.reason != "went-away" or entry.answered):
         question = None
-    # A shift of cost ends no call.
-    known: dict[str, Reason] = {"improved": "improved", "machine": "machine", "shift": "open-call"}
+    num_open = entry.open_calls
+    if num_open is None and entry.verdict == "pass" and entry.reason not in ("open-call", "shift"):
+        num_open = 0  # of an earlier version
+    known: dict[str, Reason] = {"improved": "improved", "machine": "machine", "software": "software"}
     dated = Onset(since, "creep" if entry.shape == "creep" else "step", entry.size or 0.0)
     reference = None if entry.centre is None else Reference(entry.centre, past.floor, 1, 0.0)
     return Decision(
         entry.verdict if entry.verdict != "invalid" else "inconclusive", known.get(entry.reason, "quiet"),
         reference=reference, onset=dated, new=entry.new and entry.size is not None, question=question,
-        is_cleared=entry.answered, lead=math.nan if entry.lead is None else entry.lead,
+        is_cleared=entry.answered, open_calls=num_open, lead=math.nan if entry.lead is None else entry.lead,
     )  # fmt: skip
 
 

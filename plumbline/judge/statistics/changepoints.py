@@ -9,6 +9,7 @@ below the limit in a short series, however large the change is.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from plumbline.schema import limits
 
 _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
+_CANDIDATES = 30.0
+"""Level of the search for candidates, in units of a change's level between its neighbours."""
 _FLOOR = 1e-9
 """Least SD of a series in units of its spread."""
 
@@ -166,21 +169,51 @@ def _chance(z: float, size: int, rho: float, array: Values) -> float:
 
 
 def _refined(array: Values, rho: float, level: float) -> list[tuple[int, float]]:
-    """Return the significant change points, each dated precisely between its neighbours."""
-    splits = _narrowest(array, rho, level)
-    edges = [0, *(place for place, _ in splits), len(array)]
-    moved: list[tuple[int, float]] = []
-    for order, (place, chance) in enumerate(splits):
-        start = max(edges[order], place - _LONGEST, moved[-1][0] if moved else 0)
-        window = array[start : min(edges[order + 2], place + _LONGEST)]
-        if len(window) < 2 * limits.SIDE_NIGHTS + 1:
-            continue
-        z = rank_scores(window[None])[0]
-        # The shortest interval is barely significant, however large the change: its neighbours say how sure it is.
-        if max_chance(float(z.max()), len(window), rho) <= level:
-            date = start + _dated(window, limits.SIDE_NIGHTS + int(z.argmax()))
-            moved.append((date, min(chance, _chance(float(z.max()), len(window), rho, array))))
-    return moved
+    """Return the significant change points, each dated precisely between its neighbours.
+
+    A gain that is undone hides each of its changes from the intervals that hold both: less sure ones are candidates,
+    of which the least sure is dropped until all are significant between their neighbours.
+    """
+    places = [place for place, _ in _narrowest(array, rho, min(_CANDIDATES * level, 1.0))]
+    while places:
+        edges = [0, *places, len(array)]
+        dated = [_between(array, *near, rho) for near in zip(edges, places, edges[2:], strict=False)]
+        gaps = np.diff([0, *(place for place, _ in dated), len(array)])
+        # Of two that come to one date the less sure is none.
+        chances = [
+            1.0 + chance if min(gaps[order], gaps[order + 1]) < limits.SIDE_NIGHTS else chance
+            for order, (_, chance) in enumerate(dated)
+        ]
+        chances = _jointly(array, edges, chances)
+        if max(chances) <= level:
+            return dated
+        places.pop(chances.index(max(chances)))
+    return []
+
+
+def _jointly(array: Values, edges: list[int], chances: list[float]) -> list[float]:
+    """Return the chances of changes, of which two that undo each other are judged together (Fisher)."""
+    medians = [float(np.median(array[first:last])) for first, last in itertools.pairwise(edges)]
+    ups = [after > before for before, after in itertools.pairwise(medians)]
+    found = list(chances)
+    for order, (left, right) in enumerate(itertools.pairwise(chances)):
+        if ups[order] != ups[order + 1] and max(left, right) <= 1.0:
+            product = left * right
+            both = product * (1 - math.log(max(product, 1e-300)))
+            found[order], found[order + 1] = min(found[order], both), min(found[order + 1], both)
+    return found
+
+
+def _between(array: Values, before: int, place: int, after: int, rho: float) -> tuple[int, float]:
+    """Return the likeliest change near a place and between two others, and its p-value."""
+    start = max(before, place - _LONGEST)
+    window = array[start : min(after, place + _LONGEST)]
+    if len(window) < 2 * limits.SIDE_NIGHTS + 1:
+        return place, 1.0
+    z = rank_scores(window[None])[0]
+    return start + _dated(window, limits.SIDE_NIGHTS + int(z.argmax())), _chance(
+        float(z.max()), len(window), rho, array
+    )
 
 
 def _dated(window: Values, place: int) -> int:

@@ -122,7 +122,9 @@ def update(state: AlertState, verdict: RoundVerdict, alerts: Sequence[Alert], no
 
 
 def _entry(known: Open | None, trouble: Trouble, verdict: RoundVerdict, now: datetime) -> Open:
-    if known is not None and known.event == trouble.event:
+    is_second = trouble.workload in verdict.platforms[trouble.platform].called
+    is_same = known is not None and known.event == trouble.event
+    if known is not None and is_same and (not is_second or known.since_round == verdict.round):
         return known
     return Open(event=trouble.event, since_round=verdict.round, since=now)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from plumbline.judge.history.series import extended, row_of
+from plumbline.judge.history.metrics import extended, row_of
 from plumbline.night.central.central_store import CentralStore
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError

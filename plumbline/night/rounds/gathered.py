@@ -11,7 +11,7 @@ from pathlib import Path
 from plumbline.data.stores import Store
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
-from plumbline.judge.history.series import row_of
+from plumbline.judge.history.metrics import row_of
 from plumbline.judge.whole import whole
 from plumbline.night.central import CentralStore, gather
 from plumbline.night.dispatch import Result, TrainingOrder

@@ -73,6 +73,7 @@ def _applied(
         causes=(*changed.causes, *{cause.code: cause for cause in causes}.values()),
         notes=(*changed.notes, *notes),
         improved=tuple(improved),
+        called=tuple({one.line.workload for one in decided if one.decision.new and one.verdict == "drift"}),
     )
 
 
@@ -165,7 +166,8 @@ def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Ca
         shown = "shows" if decision.reason == "software" else "does not show"
         p_value = f"p = {decision.difference.p_value:.2g}"
         tried = (f"an A/B of {decision.difference.num_runs} runs on one machine {shown} a difference: {p_value}",)
-    if decision.reason == "software":
+    is_known = decision.reason == "open-call" and one.past.calls[-1].is_software
+    if decision.reason == "software" or is_known:
         return Cause(code="software", sure="confirmed", why=words, suspects=change.changes, tried=tried)
     if signs is not None and one.line.metric.name in SPEED_METRICS:
         return signs.replace(why=joined((signs.why, words)), tried=tried)

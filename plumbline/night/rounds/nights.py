@@ -8,10 +8,9 @@ from datetime import datetime
 from functools import partial
 
 from plumbline.judge.history.allowed import Allowed, allowed_for, learned_margins
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, extended, row_of
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import MetricHistory, lines_of
-from plumbline.judge.history.series import extended, row_of
 from plumbline.judge.whole import stands_alone
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.isolation import Defect, isolated

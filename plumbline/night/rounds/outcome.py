@@ -61,6 +61,7 @@ def join(results: Mapping[str, PlatformResult]) -> PlatformResult:
         is_misconfigured=bool(absent) and all(one.is_misconfigured for one in every if one.verdict == "inconclusive"),
         workloads=verdicts,
         improved=tuple(dict.fromkeys(metric for result in every for metric in result.improved)),
+        called=tuple(name for result in every for name in result.called),
         timings={f"{name}.{key}": value for name, result in results.items() for key, value in result.timings.items()},
     )
 

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from plumbline.judge.gates.throughput_causes import speed_cause
 from plumbline.judge.history.decision import Answers, Software
-from plumbline.judge.history.metrics import Metric
-from plumbline.judge.history.series import software_key
+from plumbline.judge.history.metrics import Metric, software_key
 from plumbline.records import LoadedRecord
 from plumbline.schema.experiment import AbEvidence, AbOrder, AbRun
 from plumbline.schema.fingerprint import Fingerprint

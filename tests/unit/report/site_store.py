@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from plumbline.data.stores import open_store
-from plumbline.judge.history.series import extended
+from plumbline.judge.history.metrics import extended
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import write_series
 from plumbline.night.rounds.reporting import keep_report

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from plumbline.cli.main import main
 from plumbline.data.stores import open_store, read_bytes
-from plumbline.judge.history.series import row_of
+from plumbline.judge.history.metrics import row_of
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import extend_series

@@ -8,10 +8,9 @@ import numpy as np
 
 from plumbline.judge.history.allowed import Allowed, allowed_for
 from plumbline.judge.history.decision import Answers
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, extended
 from plumbline.judge.history.night import LineDecision, call_entry, judge_lines
 from plumbline.judge.history.segments import MetricHistory, lines_of
-from plumbline.judge.history.series import extended
 from plumbline.schema.series import NightRow, SeriesFile
 
 BEGIN = datetime(2026, 1, 1, 2, tzinfo=UTC)

@@ -19,13 +19,11 @@ from bench.history.simulated_nights import (
     simulate_platform,
 )
 from plumbline.judge.history.allowed import allowed_for
-from plumbline.judge.history.decision import Answers, Past
+from plumbline.judge.history.decision import Answers, Past, advance
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, extended
 from plumbline.judge.history.night import judge_lines
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import extended
-from plumbline.judge.history.state import advance
 from plumbline.schema.series import SeriesFile
 from tests.unit.judge.history.nights import ALLOWED, BEGIN, line_of, night, noise, run_nights, series_of
 

@@ -11,14 +11,12 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.judge.history.allowed import allowed_for
-from plumbline.judge.history.decision import Answers, Decision, Past, Software
+from plumbline.judge.history.decision import Answers, Decision, Past, Software, advance, level_reference
 from plumbline.judge.history.detection import is_ruled_out, lasting
 from plumbline.judge.history.engine import decide
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, extended
 from plumbline.judge.history.reference import Reference, reference_of
 from plumbline.judge.history.segments import lines_of, past_of
-from plumbline.judge.history.series import extended
-from plumbline.judge.history.state import advance, level_reference
 from plumbline.report.summary import summarise
 from plumbline.schema.series import CallEntry
 from plumbline.schema.suite import Gates

@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bench.history.scenarios import OF_FILE, line_of_scores
 from plumbline.cli.exchange.external import parse_external
 from plumbline.judge.history.allowed import allowed_for
 from plumbline.judge.history.decision import Answers
 from plumbline.judge.history.experiments import judge_reruns
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, extended
 from plumbline.judge.history.night import call_entry, judge_lines
 from plumbline.judge.history.reference import Reference
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import extended
 from plumbline.judge.statistics.equivalence import equivalence
 from plumbline.judge.statistics.paired import paired_test
 from plumbline.night.noise_floor import noise_floor
@@ -163,6 +164,20 @@ def test_the_verdict_and_the_changes_of_a_file_never_contradict_each_other(
         assert f"since {summary.changes[-1].since}" in summary.sentence, summary.changes
     else:
         assert not (all(lost) and summary.changes[-1].worse), (summary.verdict, summary.changes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(20, 80), st.sampled_from([-0.04, 0.04]), st.integers(0, 500))
+def test_a_step_of_four_sd_that_stands_for_ten_nights_is_in_the_list_of_a_file(
+    before: int, size: float, first: int
+) -> None:
+    # Normal quantiles in a scattered order: random noise seems correlated now and then, and then hides a step.
+    shares = ((np.arange(before + 10) + first) * 0.6180339887498949) % 1.0
+    scores = np.array([0.01 * NormalDist().inv_cdf(min(max(share, 1e-3), 0.999)) for share in shares.tolist()])
+    scores[before:] += size
+    summary = summarise(line_of_scores(scores), OF_FILE, is_judged=False)
+    dates = [int(change.round) for change in summary.changes if change.worse == (size > 0)]
+    assert any(abs(date - before) <= 2 for date in dates), summary.changes
 
 
 @settings(max_examples=150, deadline=None)

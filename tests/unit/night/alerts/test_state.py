@@ -164,6 +164,16 @@ def test_two_causes_of_one_platform_are_one_alert_and_each_end_is_told() -> None
     assert nights.night({"bert": PASS}) == ["azure has recovered"]
 
 
+def test_a_second_loss_of_the_same_cause_alerts_beside_the_first_one_that_is_open() -> None:
+    nights, called = Nights(), drift("software").replace(called=("bert",))
+    told = "drift on azure: software (confirmed)"
+    assert nights.night({"bert": called}) == [told]
+    assert nights.night({"bert": drift("software")}) == []
+    assert nights.night({"bert": called}) == [told]
+    assert nights.night({"bert": called}, days=0) == []  # a person retries the round
+    assert nights.night({"bert": drift("software")}) == []
+
+
 def test_the_newest_round_that_a_person_retries_is_followed_and_an_older_one_is_not() -> None:
     nights = Nights()
     assert nights.night({"bert": GONE}) == ["azure is unavailable"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plumbline.data.stores import ObjectInfo, PreconditionFailedError
-from plumbline.judge.history.series import extended
+from plumbline.judge.history.metrics import extended
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import (
     extend_series,

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.data.stores import ObjectMissingError, Store, open_store, read_bytes
-from plumbline.judge.history.series import row_of
+from plumbline.judge.history.metrics import row_of
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore, round_key
 from plumbline.night.central.central_store import start_key

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.judge import judge_round
-from plumbline.judge.history.series import row_of
+from plumbline.judge.history.metrics import row_of
 from plumbline.night.central.series import extend_series, read_series
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords

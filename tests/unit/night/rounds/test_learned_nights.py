@@ -11,10 +11,9 @@ import pytest
 
 from plumbline.judge.history.allowed import allowed_for, learned_margins
 from plumbline.judge.history.decision import Answers
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, extended
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import extended
 from plumbline.night.rounds.night_findings import apply_nights
 from plumbline.night.rounds.nights import PlatformNight, limits_of
 from plumbline.schema.series import NightRow, SeriesFile

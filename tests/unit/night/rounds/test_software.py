@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plumbline.judge.history.metrics import METRICS
+from plumbline.judge.history.metrics import METRICS, row_of
 from plumbline.judge.history.segments import lines_of
-from plumbline.judge.history.series import row_of
 from plumbline.night.central.series import extend_series, read_series
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import Absence, GatheredRecords
