@@ -154,7 +154,8 @@ def _has_pip_settings() -> bool:
     For example an index, a certificate or a constraint, in a variable or in a file.
     """
     # `pip config list` writes LEVEL.KEY='VALUE'.
-    done = subprocess.run([*_PIP, "config", "list"], capture_output=True, text=True, check=False)
+    command = [*_PIP, "config", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)
     keys = {line.partition("=")[0].rpartition(".")[2] for line in done.stdout.splitlines() if line.strip()}
     return not keys <= _HARMLESS
 

@@ -58,6 +58,7 @@ MICROBENCHMARKS = "PLUMBLINE_MICROBENCHMARKS"
 """`off`: the speed part does not measure the machine, for a parent that compares pairs on one machine."""
 _COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 _GRACE_SECONDS = 10.0
+_WEIGHTS_SECONDS = 1800.0
 
 
 def trainer_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -328,7 +329,13 @@ def make_weights(model: dict[str, Any], seed: int, out: Path) -> str:
         described = folder / "model.json"
         described.write_text(json.dumps(model), encoding="utf-8")
         command = [*module_command(sys.executable, "plumbline.train.weights"), str(described), str(seed), str(out)]
-        done = subprocess.run(command, env=trainer_environment(), capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(
+                command, env=trainer_environment(), capture_output=True, text=True, check=False,
+                timeout=_WEIGHTS_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise UnavailableError(f"no weights within {_WEIGHTS_SECONDS:g} s", where=str(out)) from error
     lines = done.stdout.split()
     if done.returncode or not lines:
         why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

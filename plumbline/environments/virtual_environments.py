@@ -23,9 +23,10 @@ from plumbline.environments.opened import START
 from plumbline.environments.package_store import PackageStore, build_once, link_files
 from plumbline.environments.python_modules import module_command
 from plumbline.schema.digest import digest_json
-from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.schema.variables import variable
 
+_SECONDS = 600.0
 _CODE = Path(plumbline.__file__).parent
 
 
@@ -141,7 +142,10 @@ def _code_mark() -> str:
 
 def _fill(part: Path, packages: Sequence[Installed], base: Base) -> None:
     create = [*module_command(base.python, "venv"), "--without-pip", "--symlinks", str(part)]
-    done = subprocess.run(create, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(create, capture_output=True, text=True, check=False, timeout=_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise UnavailableError(f"creates no environment within {_SECONDS:g} s", where=str(base.python)) from error
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["no reason given"])[-1][:200]
         hint = "install Python's module venv for this interpreter"

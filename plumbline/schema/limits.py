@@ -222,3 +222,8 @@ CANARY_DROP = 1.2
 
 CANARY_EPS = 5e-3
 """Relative change of a LayerNorm's output where its eps is wrong, as measured (docs/MATH.md)."""
+
+# Batches.
+
+BATCH_SECONDS = 45
+"""Maximum wait for a batch of `data_workers`: it takes milliseconds, or never ends if shared memory is full."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,14 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from plumbline.data.staging.order import Order
+from plumbline.schema import limits
+from plumbline.schema.errors import UnavailableError
 from plumbline.schema.spec import RunSpec
 from plumbline.train.rows import Rows
 from plumbline.train.tasks import training_task
 
 Batch = dict[str, torch.Tensor]
+_SHARED = Path("/dev/shm")  # noqa: S108 - its size alone is read
 
 
 class _Encoded(Dataset[dict[str, NDArray[np.int64]]]):
@@ -82,7 +87,9 @@ def make_loader(
 
     Workers are forked with the rows that are already tokenized, so `rows` must be prepared.
     """
-    workers: dict[str, Any] = {"prefetch_factor": prefetch_factor, "multiprocessing_context": "fork"}
+    workers: dict[str, Any] = {
+        "prefetch_factor": prefetch_factor, "multiprocessing_context": "fork", "timeout": limits.BATCH_SECONDS,
+    }  # fmt: skip
     loader: DataLoader[Any] = DataLoader(
         rows,
         batch_size=batch_size,
@@ -93,7 +100,32 @@ def make_loader(
         num_workers=num_workers,
         **(workers if num_workers else {}),
     )
-    return iter(loader)
+    return _waited(iter(loader), num_workers) if num_workers else iter(loader)
+
+
+def _waited(batches: Iterator[Batch], num_workers: int) -> Iterator[Batch]:
+    """Yield the workers' batches; raise `UnavailableError` for one that does not arrive.
+
+    A worker that finds no room in shared memory prints so, and torch waits for its batch for ever.
+    """
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            # torch says which: a timeout of its own, or a worker that a signal ended.
+            if "DataLoader" not in str(error):
+                raise
+            where, hint = f"speed.data_workers = {num_workers}", _shared_memory_hint()
+            what = f"no batch arrived within {limits.BATCH_SECONDS} s, or a worker was killed"
+            raise UnavailableError(what, where=where, hint=hint) from error
+        yield batch
+
+
+def _shared_memory_hint() -> str:
+    room = shutil.disk_usage(_SHARED).total >> 20 if _SHARED.is_dir() else 0
+    return f"batches travel through {_SHARED}, which has {room} MiB here: enlarge it (docker run --shm-size=2g)"
 
 
 def of_probe(spec: RunSpec, world: int = 1) -> RunSpec:

@@ -31,3 +31,13 @@ def test_product_code_starts_python_without_the_working_folder() -> None:
                     words = {word.value for word in node.elts if isinstance(word, ast.Constant)}
                     is_free = "-I" in words or not words & options
                     assert is_free, f"{path}:{node.lineno}: use plumbline.environments.python_modules"
+
+
+def test_product_code_waits_for_no_command_without_a_limit() -> None:
+    for part in ("plumbline", "flows", "tasks"):
+        for path in (ROOT / part).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if "subprocess.run(" in text else ():
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "subprocess.run":
+                    is_limited = any(keyword.arg == "timeout" for keyword in node.keywords)
+                    assert is_limited, f"{path}:{node.lineno}: give it a timeout and a message"
