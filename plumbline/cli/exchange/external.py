@@ -18,6 +18,7 @@ from plumbline.judge.history.metrics import BY_NAME, Metric, Worse
 from plumbline.judge.history.segments import Boundary, MetricHistory
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
+from plumbline.schema.escape import clean
 from plumbline.schema.suite_file import suggest_or_list
 
 _DAY_SECONDS = 86400.0
@@ -129,11 +130,10 @@ def accepted_since(
 ) -> tuple[MetricHistory, ...]:
     """Reset each history's reference from the time that a person accepted. Series are named as printed, or by metric.
 
-    Raise `ConfigurationError` for a name without a series, and for a time after which a named series has no night.
+    Raise `ConfigurationError` for a name without a series, for a time after which a named series has no night, and for
+    a metric of which the time closes one series and would move the reference of a different one.
     """
-    named = {
-        name: [history for history in histories if name in (_name(history), history.metric.name)] for name in accepted
-    }
+    named = {name: [history for history in histories if name in _names(history)] for name in accepted}
     for name, chosen in named.items():
         if not chosen:
             known = {known for history in histories for known in (history.metric.name, _name(history))}
@@ -142,6 +142,10 @@ def accepted_since(
         if not any(history.times[0] < accepted[name] <= history.times[-1] for history in chosen):
             problem = f"{name!r} has no night before, or none since {_day(accepted[name])}"
             raise ConfigurationError(problem, where=where, key="--accept")
+        ended = [history for history in chosen if _is_closed(_with_level(history, [accepted[name]]))]
+        if ended and len(ended) < len(chosen):
+            problem = f"{name!r} has several series, and this date closes one of them"
+            raise ConfigurationError(problem, where=where, key="--accept", hint=f"name it: {_name(ended[0])!r}")
     levels = [
         _with_level(history, [accepted[name] for name, chosen in named.items() if history in chosen])
         for history in histories
@@ -155,7 +159,13 @@ def _is_closed(history: MetricHistory) -> bool:
 
 
 def _name(history: MetricHistory) -> str:
-    return " ".join(part for part in (history.platform, history.workload, history.metric.name) if part)
+    return clean(" ".join(part for part in (history.platform, history.workload, history.metric.name) if part))
+
+
+def _names(history: MetricHistory) -> set[str]:
+    """Return the names by which a series is printed, in its line and in its finding."""
+    metric = history.metric.name
+    return {metric, clean(metric, 80), _name(history), clean(f"{history.workload}: {metric}")}
 
 
 def _with_level(history: MetricHistory, times: Sequence[float]) -> MetricHistory:

@@ -317,6 +317,34 @@ def test_what_cannot_be_accepted_is_wrong_usage(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("b  tests speed", None),
+        ("b tests speed", ["a"]),
+        ("tests: speed", None),
+        ("speed", None),
+        ("tests main: speed", ["a"]),
+    ],
+)
+def test_a_series_that_ended_is_closed_by_each_printed_name_and_no_other_series_moves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, left: list[str] | None
+) -> None:
+    workload = "tests main" if "main" in name else "tests"
+    values = _noisy(60)
+    rows = [
+        *_days(values, "speed", before="a,tests,"),
+        *_days(values[:40], "speed", before=f"b,{workload},"),
+    ]
+    path = _csv(tmp_path / "t.csv", rows, "platform,workload,time,metric,value")
+    if left is None:
+        assert main(["history", "--from", str(path), "--accept", f"{name}=2026-09-20"]) == 2
+        assert "name it: 'b tests speed'" in capsys.readouterr().err or name.startswith("b  ")
+    else:
+        lines = _read(capsys, path, "--accept", f"{name}=2026-09-20")["lines"]
+        assert [(line["platform"], line["segments"]) for line in lines] == [(platform, []) for platform in left]
+
+
 def test_a_series_that_ended_is_closed_by_a_later_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     values = _noisy()
     path = _csv(tmp_path / "t.csv", [*_days(values[:80], "throughput_old"), *_days(values, "throughput")])
