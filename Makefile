@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # The rounds begin first, as they wait most of their time for servers and children, and the longest of each folder.
 LEADING := tests/e2e/test_one_stack.py $(patsubst %,tests/flows/test_%.py,one_road upgrade wrong_answers several_apis regression deploy)
 TESTS := $(LEADING) $(filter-out $(LEADING),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py)) tests/faults tests/train \
-	$(filter-out tests/e2e tests/flows tests/faults tests/train,$(patsubst %/,%,$(wildcard tests/*/)))
+	$(filter-out tests/e2e tests/flows tests/faults tests/train,$(filter-out tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 .PHONY: mlflow-server run test test-all unit check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean azurite browser FORCE

@@ -244,6 +244,7 @@ def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
     assert result["central store"]["well"]
 
 
+@pytest.mark.compiler
 def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
     server: Server, suite: Suite, tmp_path: Path
 ) -> None:

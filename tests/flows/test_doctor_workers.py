@@ -81,6 +81,8 @@ def sick_place(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(site), **jumped_clock(folder, 3600.0)}
 
 
+@pytest.mark.long
+@pytest.mark.compiler
 def test_what_the_workers_see(
     start_worker: StartWorker, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

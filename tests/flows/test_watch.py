@@ -122,6 +122,7 @@ flow(lambda: open_round(suite, "ahead") and None, name="opens", validate_paramet
 """
 
 
+@pytest.mark.compiler
 def test_a_controllers_clock_a_day_ahead_invents_no_missed_round_and_hides_none(  # noqa: PLR0917 - fixtures
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver, material: Material, server: Server, tmp_path: Path
 ) -> None:
