@@ -43,7 +43,7 @@ _GONE = "registry.example.org/gone@sha256:" + "1" * 64
 _POOL, _PRODUCT = "gke-gpu", "NVIDIA-A10G"
 _PRINTED = "library: a deprecated call"
 _LIBRARY = f"""import sys
-if sys.orig_argv[1:3] == ["-m", "plumbline.train"]:
+if any("'plumbline.train'" in word for word in sys.orig_argv):
     print({_PRINTED!r}, file=sys.stderr)
 """
 _FULL = "plumbline-full"

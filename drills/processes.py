@@ -13,7 +13,7 @@ from tests.flows.local_stack import RunningStack
 
 __all__ = ["SERVER", "TRAINER", "kill_machine", "kill_tree", "parent", "read_ppid", "terminate_machine", "worker_pid"]
 
-SERVER = "prefect server start"
+SERVER = "server start"
 """Command line of Prefect's server."""
 TRAINER = "plumbline.train"
 """Command line of a training."""

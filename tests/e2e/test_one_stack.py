@@ -126,7 +126,7 @@ def test_the_next_night_is_compared_with_the_accepted_one_and_its_drift_is_named
         # Prefect starts the flow run again, which goes on with the trainings that it finds.
         kept.kill_flow_run("plumbline-regression")
         running.wait_for("confirming")
-        running.kill_each("plumbline.train ", 1)
+        running.kill_each("'plumbline.train'", 1)
         exit_code, verdict = running.verdict()
     finally:
         running.stop()
@@ -200,7 +200,7 @@ def test_kill_9_of_the_command_leaves_nothing_while_a_round_trains(folder, kept)
         deployed = client.read_deployment_by_name("plumbline-regression/local")
         client.create_flow_run_from_deployment(deployed.id)
     deadline = time.monotonic() + ROUND_SECONDS
-    while not any("plumbline.train " in command for command in processes_of(folder).values()):
+    while not any("'plumbline.train'" in command for command in processes_of(folder).values()):
         assert time.monotonic() < deadline, kept.flow_runs("plumbline-regression")
         time.sleep(0.1)
     (own,) = {Path(tempfile.gettempdir(), f"plumbline-{mark}") for mark in marks_of(folder)}
