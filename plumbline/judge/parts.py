@@ -54,19 +54,19 @@ def of_part(pair: Pair, part: Trained) -> tuple[Mismatch, ...]:
 
 
 def formula(pair: Pair, part: Trained) -> Mismatch | None:
-    """Return a mismatch of a part that rounding cannot explain, at the first step that shows processes apart."""
-    is_curve = part == "learn"
+    """Return a mismatch of a part that rounding cannot explain, at the first step that a record shows."""
+    is_curve, proof = part == "learn", contradiction(pair.candidate, part)
+    parted = own_state(pair, parted=True) if is_curve else None
     found = (
         (own_state(pair) if is_curve else unsteady(pair))
         or other_format(pair, part)
         or window_mismatch(pair, part)
-        or contradiction(pair.candidate, part)
+        or proof
+        or parted
+        or other_draws(pair, part)
     )
-    parted = own_state(pair, parted=True) if is_curve else None
-    if found is None or parted is None:
-        return found or parted or other_draws(pair, part)
-    steps = [each.at.step for each in (found, parted) if each.at.step is not None]
-    return replace(found, at=found.at.replace(step=min(steps, default=None)))
+    steps = [each.at.step for each in (proof, parted) if each is not None]
+    return None if found is None else _first_at(found, *steps)
 
 
 def attributed(apart: Mismatch | None, shown: Mismatch | None) -> Mismatch | None:
@@ -75,7 +75,18 @@ def attributed(apart: Mismatch | None, shown: Mismatch | None) -> Mismatch | Non
         return apart or shown
     both = (*apart.findings, *shown.findings)
     # What a step shows of itself says more than the first number that differs, and less than an exact log.
-    return replace(apart if apart.suspicions[0].shown else shown, findings=both)
+    if apart.suspicions[0].shown:
+        return replace(apart, findings=both)
+    step = apart.at.step
+    if step and apart.at.at == "loss" and shown.suspicions[0].code in ("gradient", "optimizer"):
+        step -= 1  # whose loss was still equal
+    return replace(_first_at(shown, step), findings=both)
+
+
+def _first_at(found: Mismatch, *steps: int | None) -> Mismatch:
+    """Return a mismatch at the first of its own step and `steps`: each kind of evidence exists at some steps only."""
+    first = min((each for each in (found.at.step, *steps) if each is not None), default=None)
+    return replace(found, at=found.at.replace(step=first))
 
 
 def evaluated(pair: Pair, log: Mismatch | None, *, loss: bool = True) -> Mismatch | None:

@@ -60,7 +60,7 @@ def _formula(loaded: LoadedRecord) -> Mismatch | None:
         fact("production.formula", name=name, stage=stage),
     )
     numbers = {"observed": found.error, "limit": found.limit}
-    return _mismatch(_CODES[stage], stage, 0, name, compiled if found.is_compiled else plain, shown=True, **numbers)
+    return _mismatch(_CODES[stage], stage, None, name, compiled if found.is_compiled else plain, shown=True, **numbers)
 
 
 def _process(loaded: LoadedRecord) -> Mismatch | None:
@@ -154,7 +154,7 @@ def _proof(part: str) -> Check:
 
 _CHECKS: dict[str, tuple[Check, ...]] = {
     "probe": (_loss, _probe_update, _mode("probe")),
-    "speed": (batches_of_probe, _formula, _process, _clipping, _dropout("speed"), _proof("speed"), _update("speed")),
+    "speed": (batches_of_probe, _proof("speed"), _formula, _process, _clipping, _dropout("speed"), _update("speed")),
     "learn": (_dropout("learn"), _proof("learn"), _update("learn"), _mode("learn")),
 }
 """Checks of each part, in the order of consequence; the walk checks the probe's own steps."""

@@ -63,6 +63,9 @@ FEWER_BITS = 3
 """Minimum number of bits by which number formats differ: those between the closest formats, bf16 and fp16. A different
 formula may round away one or two; a product by one is exact."""
 
+SCORE_BITS = 10
+"""Most bits of attention's scores that can be measured: beyond, it is the exponential function that rounds."""
+
 # Gradients.
 
 SAME_RATIO = 1e-3

@@ -41,6 +41,8 @@ def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
     return tuple(sorted(list(places)[:room]))
 
 
+_STEPS_PER_PROOF, _MOST_PROOFS = 125, 20
+"""A curve proves one drawn step, and one more for each 125 steps up to twenty: a proof costs about ten plain steps."""
 LONGEST_WARMUP = 200
 """Maximum number of steps of the warm-up of `speed`, which its second window counts as trained."""
 UNTIMED = 16
@@ -60,7 +62,7 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
         length, num = (UNTIMED if speed is not None and speed.checks else 0), 1
     else:
         length = learn.steps if learn is not None else 0
-        num = min(_LEAST - 1 + length // _STEPS_PER_WINDOW, _MOST)
+        num = min(1 + length // _STEPS_PER_PROOF, _MOST_PROOFS)
     drawn = (1 + int(digest_json([draw, part, place])[:8], 16) % (length - 1) for place in range(num) if length > 1)
     return tuple(sorted({*range(min(length, 1)), *drawn}))
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
+from plumbline.schema import limits
 from plumbline.schema.spec import Precision
 from plumbline.train.numerics import autocast
 
@@ -31,7 +32,6 @@ Beside the second, integers of eight bits keep fewer steps than bf16.
 """
 _HEAD = 64
 """Numbers of one head of attention: a size that every fused kernel computes."""
-_SCORE_BITS = 10
 
 
 def _steps(value: torch.Tensor) -> float:
@@ -133,8 +133,7 @@ def _of_attention(attend: Attention, device: torch.device, dtype: torch.dtype) -
     yield "attention", _bits_of(found[:bits].tolist(), (1 + steps).tolist())
     for name, is_query in (("attention queries", True), ("attention keys", False)):
         yield name, _kept_bits(map(_is_one, _scores(attend, dtype, steps, is_query=is_query)))
-    # Beyond, it is the exponential function that rounds.
-    yield "attention scores", _kept_bits(map(_is_one, _weights_apart(attend, dtype, steps[:_SCORE_BITS])))
+    yield "attention scores", _kept_bits(map(_is_one, _weights_apart(attend, dtype, steps[: limits.SCORE_BITS])))
 
 
 def _is_one(number: float) -> bool:

@@ -72,7 +72,7 @@ def unsteady(pair: Pair) -> Mismatch | None:
         check="production.repeated", outcome="drift", metric=fact("production.repetition"), observed=right.unsteady
     )
     why = fact("production.unsteady", name=right.unsteady)
-    at = Divergence(stage=stage, step=0, at=right.unsteady)
+    at = Divergence(stage=stage, at=right.unsteady)
     return Mismatch("speed", at, (finding,), (Suspicion("nondeterminism", why, shown=True),), basis="given")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Basis, Mismatch, Suspicion
 from plumbline.judge.native import kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
@@ -26,6 +26,11 @@ _CODES: dict[str, tuple[Stage, CauseCode, str]] = {
     "clipped": ("gradient", "gradient", "proof.clipped"), "optimizer": ("optimizer", "optimizer", "proof.optimizer"),
 }  # fmt: skip
 _RUNGS = {"state": "state", "clipped": "clipped"}
+_OPERATORS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Attention", ("attention", "bmm", "matmul", "softmax")), ("Linear", ("linear", "matmul")),
+    ("Norm", ("layer_norm",)), ("Embedding", ("embedding",)), ("GELU", ("gelu",)), ("Tanh", ("tanh",)),
+)  # fmt: skip
+"""Part of a module's class → the measured operators that it calls."""
 _FORMATS = {"bfloat16": MANTISSA_BITS["bf16"], "float16": MANTISSA_BITS["fp16"], "float32": MANTISSA_BITS["fp32"]}
 
 
@@ -99,8 +104,12 @@ def _calls(proof: Proof) -> dict[float, int]:
 
 def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:
     stage, code, sentence = _CODES[found.stage]
-    limit = proof_limit(found)
+    limit, block = proof_limit(found), _block_behind(record, proof, found)
     why = fact(sentence, name=found.name, kind=found.kind, part=part, step=proof.step)
+    if block:
+        why = fact("proof.block", name=block, kind=found.kind, parameter=found.name, part=part, step=proof.step)
+    # In half precision a wrong output may lie within its limit, and show in the gradients alone.
+    is_open = bool(block) and found.dtype != "float32" and part != "probe"
     bits = _kept_bits(record, part, found)
     if code == "operator" and bits is not None:
         code, why = "precision", fact("proof.format", name=found.name, kind=found.kind, part=part, bits=bits)
@@ -109,16 +118,30 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
     finding = Finding(
         check=f"proof.{found.stage}", outcome="drift", metric=metric, observed=found.error, limit=limit, detail=why
     )
-    at = Divergence(stage=stage, step=proof.step, at=found.name)
+    at = Divergence(stage=stage, step=proof.step, at=block or found.name)
     # fp64 on both sides confirms a format, and shows what it hides.
-    suspicion = Suspicion(code, why, evidence, (found.name,), shown=code != "precision")
-    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (suspicion,), basis="proven")
+    suspicion = Suspicion(code, why, evidence, (found.name,), shown=code != "precision" and not is_open)
+    basis: Basis = "computed" if is_open else "proven"
+    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (suspicion,), basis=basis)
+
+
+def _block_behind(record: RunRecord, proof: Proof, found: ProofError) -> str:
+    """Return the block whose backward pass is wrong, if a parameter's own module computes its gradient rightly."""
+    same = (each for each in proof.errors if (each.stage, each.name) == ("gradient", found.name))
+    is_right = found.stage == "gradient" and any(each.kind != found.kind and not is_over(each) for each in same)
+    modules = record.evidence.model.modules if is_right and record.evidence.model is not None else ()
+    around = (name for name, kind in modules if found.name.startswith(f"{name}.") and kind.startswith(found.kind))
+    return max(around, key=len, default="")
 
 
 def _kept_bits(record: RunRecord, part: str, found: ProofError) -> int | None:
-    """Return the retained mantissa bits, if too few bits explain the error."""
+    """Return the mantissa bits that the module's own operators keep, if too few bits explain the error."""
     wanted = MANTISSA_BITS[record.spec.precision_of(part)]
-    fewest = min(kept_bits(record, part).values(), default=wanted)
+    own = next((operators for kind, operators in _OPERATORS if kind in found.kind), ())
+    kept = {name.removeprefix("compiled "): bits for name, bits in kept_bits(record, part).items()}
+    if kept.get("attention scores") == limits.SCORE_BITS:
+        del kept["attention scores"]  # the measurement ended there, and says nothing
+    fewest = min((bits for name, bits in kept.items() if name.startswith(own)), default=wanted)
     if wanted - fewest < limits.FEWER_BITS or found.error is None:
         return None
     error = found.error * 2.0 ** -(_FORMATS.get(found.dtype, MANTISSA_BITS["fp32"]) + 1)

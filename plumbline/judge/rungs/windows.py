@@ -48,7 +48,8 @@ def window_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
     if name.endswith(DROPOUT_INPUT) and any(name not in dict(window.outputs) for window in windows):
         name = name.removesuffix(DROPOUT_INPUT)  # only one side calls it
         code, why = "rng", fact("windows.mask", name=name)
-    evidence = (fact("windows.equal-up-to", stage=stage, step=windows[0].step),)
+    equal = fact("windows.equal-up-to", stage=stage, step=windows[0].step)
+    evidence = (fact("windows.equal-behind", stage=stage) if _is_behind(part, windows[0].step) else equal,)
     return _mismatch(part, Suspicion(code, why, evidence, (name,), shown=True), windows[0].step, stage)
 
 
@@ -112,13 +113,20 @@ def _place(name: str) -> str:
     return name.rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name.removesuffix(DROPOUT_MASK)
 
 
+def _is_behind(part: PartName, step: int) -> bool:
+    """Return whether a window lies behind measured steps: it repeats none of them, and its number is nominal."""
+    return part == "speed" and step > 0
+
+
 def _mismatch(part: PartName, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
-    name = _place(suspicion.names[0])
-    finding = Finding(
-        check=f"{part}.portable", outcome="drift", metric=fact("windows.bits", stage=stage, step=step, part=part),
-        observed=name, limit="equal", detail=fact("windows.no-rounding"),
-    )  # fmt: skip
+    name, metric = _place(suspicion.names[0]), fact("windows.bits", stage=stage, step=step, part=part)
     at, suspicions = Divergence(stage=stage, step=step, at=name), (replace(suspicion, names=(name,)),)
+    if _is_behind(part, step):
+        metric, at = fact("windows.bits-behind", stage=stage, part=part), at.replace(step=None)
+    finding = Finding(
+        check=f"{part}.portable", outcome="drift", metric=metric, observed=name, limit="equal",
+        detail=fact("windows.no-rounding"),
+    )  # fmt: skip
     if part == "probe":
         rung = "clipped" if name == "clipping" else stage
         return Mismatch(rung, at, (finding,), suspicions, basis="portable", is_certain=True)
