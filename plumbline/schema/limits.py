@@ -165,7 +165,8 @@ MOST_NIGHTS = 60
 count for its spread, which a creep hardly changes."""
 
 GAIN_NIGHTS = (10, 12, 14, 16, 18, 20, 25, 30, 40, 60)
-"""Numbers of nights of a gain on which it asks for an A/B: soon, then seldom, as a season would ask every night."""
+"""Numbers of nights of a gain, or of an open call, on which it asks for an A/B: soon, then seldom, as a season would
+ask every night."""
 
 REACH_NIGHTS = 90
 """Number of newest nights that detectors and dates look at."""
