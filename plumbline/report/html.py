@@ -1,13 +1,16 @@
 """Self-contained HTML report, and compiled templates of all pages.
 
-It needs no script, font or external image.
+It needs no font or external image, and is whole without its script.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plumbline import __version__
@@ -33,6 +36,7 @@ def template(name: str) -> Template:
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader("plumbline.report", ""),
@@ -42,6 +46,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["about"] = about
+    script = Path(__file__).with_name("page.js.j2").read_text(encoding="utf-8")
+    # No other script runs, whatever stands in a record: the policy of the page names this one by its digest.
+    environment.globals["script"] = Markup(script)  # noqa: S704 - of this package
+    environment.globals["script_sha256"] = b64encode(sha256(script.encode()).digest()).decode()
     environment.filters |= {
         "clean": clean,
         "coded": _coded,

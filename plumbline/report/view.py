@@ -19,12 +19,14 @@ from plumbline.report.timing import Bars, round_bars
 from plumbline.report.workloads import WorkloadView, workload_view
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import Exit, RunRecord
-from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
+from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict, severity
 
 Records = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform. The view reads them once, in this order: memory may not hold all of them."""
 
 _MAX_ROWS = 80
+_MOST_PLATFORMS = 6
+"""Maximum number of platforms in one table; those of more that passed are folded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class ReportView:
 
     headline: Headline
     rows: tuple[PlatformRow, ...]
+    """The worst first."""
     cards: tuple[PlatformCard, ...]
     workloads: tuple[WorkloadView, ...]
     history: Chart | None
@@ -77,6 +80,8 @@ class ReportView:
     records: tuple[RecordLink, ...]
     findings: tuple[tuple[str, Finding], ...] = ()
     notes: tuple[str, ...] = ()
+    passed: tuple[PlatformRow, ...] = ()
+    """Those that passed, if the platforms are too many for one table."""
     order: tuple[str, ...] = ()
     reference: str = ""
     unjudged: str = ""
@@ -119,22 +124,28 @@ def build_view(
         for name, loaded in ordered.items():
             links.append(_link(name, loaded.record, records_base, record_links or {}))
             now.setdefault(name, loaded.record.fingerprint)
+    rows = {name: _row(name, verdict.platforms[name], now.get(name), _of(before, name)) for name in order}
+    worst_first, folded = list(order), set[str]()
+    if len(order) > _MOST_PLATFORMS:
+        worst_first.sort(key=lambda name: -severity(verdict.platforms[name].verdict))
+        folded = set(order) - marked
     exact = bool(workloads) and all(workload.exact for workload in workloads)
     return ReportView(
         headline=headline(
             _without(verdict, unjudged), [name for name in order if name != unjudged], _night(links), exact=exact
         ),
-        rows=tuple(_row(name, verdict.platforms[name], now.get(name), _of(before, name)) for name in order),
+        rows=tuple(rows[name] for name in worst_first if name not in folded),
+        passed=tuple(rows[name] for name in order if name in folded),
         cards=tuple(
             card_of(name, verdict.platforms[name], since_when[name])
-            for name in order
+            for name in worst_first
             if verdict.platforms[name].verdict != "pass"
         ),
         unjudged=unjudged,
         workloads=tuple(workloads),
         history=history_chart(points, order, marked) if points else None,
         changes=_changes(now, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
-        timings=round_bars(verdict, order),
+        timings=round_bars(verdict, worst_first),
         records=tuple(sorted(links, key=lambda link: order.index(link.platform))),
         findings=tuple((name, finding) for name in order for finding in verdict.platforms[name].findings),
         notes=tuple(clean(note) for note in (*verdict.notes, *([verdict.proven] if verdict.proven else []))),

@@ -10,7 +10,7 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
 from plumbline.report.curves import Curves, curves
-from plumbline.report.sentences import clean, listed
+from plumbline.report.sentences import clean, listed, some_of
 from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
 from plumbline.schema.escape import first_of
@@ -141,7 +141,7 @@ def _equalities(platforms: Mapping[str, Mapping[str, bool]]) -> tuple[str, ...]:
     groups: dict[tuple[tuple[str, bool], ...], list[str]] = {}
     for name, equalities in platforms.items():
         groups.setdefault(tuple(equalities.items()), []).append(name)
-    return tuple(_equal_words(listed(names), dict(equalities)) for equalities, names in groups.items())
+    return tuple(_equal_words(some_of(names), dict(equalities)) for equalities, names in groups.items())
 
 
 def _equal_words(name: str, equalities: Mapping[str, bool]) -> str:

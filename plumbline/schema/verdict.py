@@ -190,6 +190,11 @@ def worst(outcomes: list[Outcome]) -> Outcome:
     return max(outcomes, key=_SEVERITY.__getitem__, default="inconclusive")
 
 
+def severity(outcome: Outcome) -> int:
+    """Return how bad an outcome is: 0 for a pass."""
+    return _SEVERITY[outcome]
+
+
 def exit_code(outcome: Outcome) -> ExitCode:
     """Return the exit code for an outcome."""
     return _EXIT[outcome]

@@ -40,7 +40,7 @@ def test_what_a_platform_says_of_itself_stays_text(browser):
     dom, console = browser.open(report_page(verdict, {"aws": record("aws"), "azure": hostile}, reference="aws"))
     assert console == []
     assert "<title>drift" in dom
-    assert "<script" not in dom
+    assert dom.count("<script") == 1  # the page's own
     assert "<img" not in dom
     assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in dom
 
@@ -87,6 +87,16 @@ window.onload = () => {
     const known = new Set(kinds(".swatch"));
     if (known.size && kinds(".piece").some(kind => !known.has(kind))) found.push("a colour without a legend");
   }
+  const bottom = part => Math.round(part.getBoundingClientRect().bottom);
+  const height = bottom(frame.querySelector("footer")), tip = frame.querySelector(".tip");
+  const failed = [...frame.querySelectorAll(".platforms tbody tr")].filter(row => row.querySelector(".drift"));
+  const mark = [...frame.querySelectorAll("figure svg g > title")].find(each => each.getBoundingClientRect);
+  const place = mark.parentNode.getBoundingClientRect();
+  const at = { clientX: (place.left + place.right) / 2, clientY: (place.top + place.bottom) / 2 };
+  mark.closest("svg").dispatchEvent(new frame.defaultView.PointerEvent("pointermove", at));
+  const hover = !tip.hidden && tip.textContent.length > 3;
+  for (const cell of frame.querySelectorAll("td.n"))
+    if (cell.scrollWidth > cell.clientWidth + 1) found.push("cut: " + cell.textContent);
   for (const part of frame.querySelectorAll("details")) part.open = true;
   for (const table of frame.querySelectorAll(".wide"))
     if (table.scrollWidth > table.clientWidth + 1) found.push("cut table: " + table.textContent.trim().slice(0, 30));
@@ -94,7 +104,8 @@ window.onload = () => {
   const cause = frame.querySelector(".cause");
   const seen = cause ? Math.round(cause.getBoundingClientRect().bottom) : -1;
   const drawn = frame.querySelectorAll("figure.chart").length;
-  document.title = JSON.stringify({found: [...new Set(found)], seen, drawn});
+  const drifts = Math.max(...failed.map(bottom));
+  document.title = JSON.stringify({found: [...new Set(found)], seen, drawn, height, drifts, hover});
 };
 </script>
 """
@@ -112,3 +123,7 @@ def test_nothing_is_clipped_on_a_desk_or_in_a_hand_and_the_cause_is_on_the_first
     assert result["found"] == []
     assert result["drawn"] == 4
     assert 0 < result["seen"] <= 844
+    assert result["hover"]
+    if (width, count) == (1240, 20):
+        assert result["drifts"] <= 844
+        assert result["height"] <= 3000
