@@ -1,4 +1,4 @@
-"""A trainer that trains nothing: this folder on PYTHONPATH, and every `python -m plumbline.train` delivers a copy.
+"""A trainer that trains nothing: this folder on PYTHONPATH, and every training delivers a copy.
 
 The worker, the flow run, the launch, the leash, the progress and the way of the record stay the product's own. It
 tells of its steps for a while, and holds still as long as `STUB/hold/PLATFORM` exists; then it copies the record
@@ -43,6 +43,6 @@ def _tell(step):
     sys.stderr.flush()
 
 
-if sys.orig_argv[1:3] == ["-m", "plumbline.train"] and os.environ.get("STUB"):
+if sys.orig_argv[1:2] == ["-c"] and "'plumbline.train'" in sys.orig_argv[2] and os.environ.get("STUB"):
     _train(sys.orig_argv[3:])
     os._exit(0)
