@@ -22,7 +22,7 @@ from plumbline.cli.options import say
 from plumbline.data.stores import ObjectMissingError, read_bytes
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds.reporting import link_to
-from plumbline.night.rounds.site import list_reports, with_neighbours, write_site
+from plumbline.night.rounds.site import INDEX, list_reports, with_neighbours, write_site
 from plumbline.schema.errors import ConfigurationError, ExitCode, PlumblineError
 from plumbline.schema.suite import read_suite
 
@@ -122,6 +122,12 @@ class _Handler(BaseHTTPRequestHandler):
         except (PlumblineError, ValueError) as error:
             self.send_error(HTTPStatus.BAD_GATEWAY, type(error).__name__)
             return
+        if page is None and name in _OWN_NAMES and unquote(self.path).strip("/") == self.server.root:
+            self.send_response(HTTPStatus.FOUND)
+            self.send_header("Location", f"{self.server.url}/{INDEX}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if page is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return
@@ -133,7 +139,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def do_HEAD(self) -> None:
+        """Respond with the headers of a page."""
+        self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Suppress the request log."""

@@ -146,6 +146,10 @@ def test_a_page_of_a_name_that_leads_to_this_machine_reads_nothing(tmp_path: Pat
         port, page = server.server_address[1], f"{server.url}/site/nightly/index.html"
         for own in (f"127.0.0.1:{port}", f"localhost:{port}", "LOCALHOST"):
             assert requests.get(page, headers={"Host": own}, timeout=10).status_code == 200
+        root = requests.get(f"{server.url}/", allow_redirects=False, timeout=10)
+        assert (root.status_code, root.headers["Location"]) == (302, f"{server.url}/site/index.html")
+        head = requests.head(page, timeout=10)
+        assert (head.status_code, head.headers["Content-Length"], head.text) == (200, "7", "")
         answer = requests.get(page, headers={"Host": host.format(port=port)}, timeout=10)
         assert answer.status_code in (404, 502)
         assert "nightly" not in answer.text
