@@ -77,7 +77,10 @@ def tokens(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[To
 
         def do_GET(self) -> None:
             is_listing = "list-type" in self.path
-            self.reply(200 if is_listing else 404, "<ListBucketResult/>" if is_listing else "")
+            self.reply(
+                200 if is_listing else 404,
+                "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>" if is_listing else "",
+            )
 
         def do_PUT(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
