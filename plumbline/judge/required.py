@@ -102,8 +102,15 @@ def _windows(part: str, loaded: LoadedRecord, evidence: Any, spec: Any) -> Itera
     held = tuple(window.step for window in found.windows)
     if part == "learn" and epoch is None:  # the places between depend on the number of rows
         due, held = ((due[0], due[-1]), (held[0], held[-1]))
-    # A limit of time may end the probe's windows after any step.
-    least = 1 if part == "probe" and spec.portable_seconds is not None else len(due)
+    # A limit of time may end the probe's windows after any step. The window of `speed` with dropout is no older
+    # version's, and not every family's.
+    least = (
+        1
+        if part == "probe" and spec.portable_seconds is not None
+        else min(len(due), 2)
+        if part == "speed"
+        else len(due)
+    )
     if held != due[: len(held)] or len(held) < least:
         yield counts(f"{part}.portable", fact("gap.windows"), len(held), len(due))
 

@@ -103,6 +103,17 @@ def _dropout(part: Trained) -> Check:
     return check
 
 
+def _generators(loaded: LoadedRecord) -> Mismatch | None:
+    """Return steps of `speed` that drew dropout and left the random generators where they had left them before."""
+    log = log_of(loaded, "speed")
+    if log is None or not any(log.dropout or ()):
+        return None
+    for (done, mark), (later, other) in pairwise(sorted(log.generators.items())):
+        if mark == other:
+            return _mismatch("rng", "rng", done, "random generators", fact("stated.generators", step=done, later=later))
+    return None
+
+
 def _probe_update(loaded: LoadedRecord) -> Mismatch | None:
     """Return a step of the probe that wrongly left the weights unchanged."""
     probe = loaded.record.evidence.probe
@@ -154,7 +165,16 @@ def _proof(part: str) -> Check:
 
 _CHECKS: dict[str, tuple[Check, ...]] = {
     "probe": (_loss, _probe_update, _mode("probe")),
-    "speed": (batches_of_probe, _proof("speed"), _formula, _process, _clipping, _dropout("speed"), _update("speed")),
+    "speed": (
+        batches_of_probe,
+        _proof("speed"),
+        _formula,
+        _process,
+        _clipping,
+        _dropout("speed"),
+        _generators,
+        _update("speed"),
+    ),
     "learn": (_dropout("learn"), _proof("learn"), _update("learn"), _mode("learn")),
 }
 """Checks of each part, in the order of consequence; the walk checks the probe's own steps."""

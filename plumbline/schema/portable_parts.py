@@ -68,9 +68,12 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
 
 
 def speed_places(spec: RunSpec) -> tuple[int, ...]:
-    """Return the throughput-run steps to repeat in portable arithmetic."""
+    """Return the throughput-run steps to repeat in portable arithmetic; the third one has the training's dropout."""
     speed = spec.speed
-    return (0, LONGEST_WARMUP + speed.steps + MOST_BEHIND) if speed is not None and speed.checks else ()
+    if speed is None or not speed.checks:
+        return ()
+    last = LONGEST_WARMUP + speed.steps + MOST_BEHIND
+    return (0, last, last + 1) if speed.dropout else (0, last)
 
 
 def steps_behind(draw: str) -> int:

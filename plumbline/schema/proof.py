@@ -37,6 +37,8 @@ class Draws(Model):
     calls: Count
     elements: Count
     kept: Count
+    alike: Count = 0
+    """Number of calls that drop the same elements of all rows of a batch."""
 
 
 class Proof(Model):

@@ -60,9 +60,11 @@ def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
 
 
 def is_off(draws: Draws) -> bool:
-    """Return whether dropout kept an implausible fraction (chance below 10^-9)."""
+    """Return whether dropout kept an implausible fraction (chance below 10^-9), or the same of all rows."""
     expected = draws.elements * (1 - draws.rate)
-    return abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(max(expected * draws.rate, 1.0))
+    return draws.alike > 0 or abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(
+        max(expected * draws.rate, 1.0)
+    )
 
 
 def least_gradient(precision: Precision) -> float:

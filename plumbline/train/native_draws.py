@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
 _OFATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_DROPOUT = ("input", "p", "training", "inplace")
+_LEAST_CHANCE = math.log(1e-9)
+"""Logarithm of the chance that two rows have equal masks."""
 _LEAST_RATE = 1e-12
 """Dropout rate that drops nothing. Attention without dropout is another kernel, which may underflow elsewhere."""
 
@@ -31,6 +34,14 @@ class Draw:
     """Number of elements that could be dropped: attention's masked places are none."""
     name: str = ""
     """The innermost proven module around the call."""
+    alike: torch.Tensor | None = None
+    """Whether all rows of the batch have one mask, which chance does not explain."""
+
+    def compare_rows(self, kept: torch.Tensor, elements: torch.Tensor) -> None:
+        """Compare the rows of a mask, of which so many elements show."""
+        if kept.dim() > 1 and len(kept) > 1 and 0 < self.rate < 1:
+            chance = elements / len(kept) * math.log(1 - 2 * self.rate * (1 - self.rate))
+            self.alike = (kept == kept[:1]).all() & (chance < _LEAST_CHANCE)
 
 
 def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
@@ -123,6 +134,12 @@ class NativeDraws(TorchFunctionMode):
         for draw in self.found[first:]:
             draw.name = draw.name or name
 
+    def dropped(self, first: int, value: torch.Tensor, output: torch.Tensor) -> None:
+        """Compare the rows that a dropout module leaves of `value`, however it draws."""
+        shows = value.detach() != 0
+        for draw in self.found[first:]:
+            draw.compare_rows((output.detach() != 0) | ~shows, shows.sum())
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and record its mask if it applies dropout."""
         named = kwargs or {}
@@ -143,6 +160,7 @@ class NativeDraws(TorchFunctionMode):
             kept = _of_attention(func, given, before)
             whole = _of_attention(func, {**given, "dropout_p": _LEAST_RATE}, before)
             self.found.append(Draw(kept, rate, whole.sum()))
+            self.found[-1].compare_rows(kept, whole.sum())
         return output
 
     def summary(self) -> tuple[Draws, ...]:
@@ -157,6 +175,7 @@ class NativeDraws(TorchFunctionMode):
                 calls=len(own),
                 elements=sum(int(draw.elements) for draw in own),
                 kept=sum(int(draw.kept.sum()) for draw in own),
+                alike=sum(draw.alike is not None and bool(draw.alike) for draw in own),
             )
             for (name, rate), own in counts.items()
         )

@@ -229,6 +229,8 @@ class ModuleProofs:
             return
         first, native = self._open.pop(), first_tensor(output)
         self._draws.name(first, name)
+        if isinstance(module, nn.Dropout) and not module.inplace and given and native is not None:
+            self._draws.dropped(first, given[0], native)
         if native is None or native.dtype == torch.float64:
             return
         call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])

@@ -34,6 +34,7 @@ from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
+from plumbline.train.families import PORTABLE_DROPOUT
 from plumbline.train.microbench import flops_of, microbenchmarks, step_flops
 from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states, seed_generators
 from plumbline.train.own_checks import OwnChecks
@@ -92,6 +93,8 @@ class SpeedRun:
         self._losses: list[torch.Tensor] = []
         self._trail: SpeedTrail | None = None
         self._windows: WindowRunner | None = None
+        self._place = 0
+        """That of the latest window."""
         self._production: ProductionEvidence | None = None
         self._proofs: tuple[Proof, ...] = ()
 
@@ -190,6 +193,8 @@ class SpeedRun:
             prover.train(step, batch)
         prover.finish()
         at = self._run_window(engine, first, place=1)
+        if self.speed.dropout and self.context.spec.model.family in PORTABLE_DROPOUT:
+            self._run_window(engine, first, place=2)
         checks = OwnChecks(self.context, self.speed, self._start(), prover.proofs)
         self._production = checks.run(engine, lambda: self._opened(engine, 1), at, first)
         self._proofs = tuple(map(Proof.model_validate, prover.proofs))
@@ -214,16 +219,21 @@ class SpeedRun:
         return opened
 
     def _run_window(self, engine: Engine, batch: Batch, *, place: int) -> int:
-        """Repeat a step in portable arithmetic on a few rows, without dropout."""
+        """Repeat a step in portable arithmetic on a few rows."""
         places = speed_places(self.context.spec)
         if not places:
             return 0
         if self._windows is None:
-            setting = WindowSetting("speed", self._start(), lambda engine: without_dropout(engine.bare))
+            setting = WindowSetting("speed", self._start(), self._around_window)
             self._windows = WindowRunner(self.context, setting, {})
+        self._place = place
         self._windows.run(lambda: self._opened(engine, place), places[place], batch)
         self.context.release()
         return places[place]
+
+    def _around_window(self, engine: Engine) -> contextlib.AbstractContextManager[None]:
+        """Return the context of a window: only the third one drops elements, as the training does."""
+        return contextlib.nullcontext() if self._place == 2 else without_dropout(engine.bare)
 
     def _measure_machine(self) -> dict[str, float]:
         """Run the microbenchmarks, unless they are switched off."""

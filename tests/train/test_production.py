@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from plumbline.data.datasets.publish import publish_weights
 from plumbline.judge import compare
@@ -113,6 +115,12 @@ def shop(padded: Workshop) -> Iterator[Shop]:
 
 
 @pytest.fixture(scope="module")
+def honest_alone(padded: Workshop) -> LoadedRecord:
+    """Return a training of `speed` alone."""
+    return load_record(padded.train(_spec(padded).replace(probe=None)).folder)
+
+
+@pytest.fixture(scope="module")
 def honest(shop: Shop) -> LoadedRecord:
     """Return a record with what an honest engine shows of its settings."""
     return shop.record(shop.shown())
@@ -159,6 +167,67 @@ def test_the_trail_is_that_of_the_probe_and_of_a_second_run(shop: Shop, padded: 
     shared = min(len(again.losses), len(trail.losses))
     assert again.losses[:shared] == trail.losses[:shared]
     assert dict(again.weights)[16] == dict(trail.weights)[16]
+
+
+def _one_mask(patch: pytest.MonkeyPatch) -> None:
+    drop = functional.dropout
+
+    def dropped(value: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return value * drop(torch.ones_like(value[:1]), p, training, inplace)
+
+    patch.setattr(functional, "dropout", dropped)
+
+
+def _set_back(patch: pytest.MonkeyPatch) -> None:
+    step = Engine.step
+
+    def drawn_again(self: Engine, *given: Any) -> Any:
+        torch.manual_seed(3)
+        return step(self, *given)
+
+    patch.setattr(Engine, "step", drawn_again)
+
+
+def _attends(change: Any) -> Any:
+    """Return a plant that changes the mask of attention where it drops elements."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+        def attended(module: Any, query: Any, key: Any, value: Any, mask: Any, **named: Any) -> Any:
+            if named.get("dropout"):
+                seen = change(torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool))
+                mask = seen if mask is None else mask & seen
+            return attend(module, query, key, value, mask, **named)
+
+        patch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", attended)
+
+    return plant
+
+
+def _half(seen: torch.Tensor) -> torch.Tensor:
+    seen[:, len(seen) // 2 :] = False
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("plant", "code"),
+    [(_one_mask, "rng"), (_set_back, "rng"), (_attends(torch.tril), "operator"), (_attends(_half), "operator")],
+    ids=["one mask for all rows", "generator set back", "causal attention", "attention to a half"],
+)
+def test_a_fault_that_comes_with_dropout_alone_shows_behind_other_kernels(
+    padded: Workshop, honest_alone: LoadedRecord, monkeypatch: pytest.MonkeyPatch, plant: Any, code: str
+) -> None:
+    with monkeypatch.context() as patch:
+        plant(patch)
+        found = load_record(padded.train(honest_alone.record.spec).folder)
+    fingerprint = found.record.fingerprint
+    first, *others = fingerprint.operations["speed"]
+    operations = {"speed": (first.replace(sha256="f" * 16), *others)}
+    rounds = fingerprint.replace(cpu=fingerprint.cpu.replace(isa="another"), operations=operations)
+    other = found.record.replace(fingerprint=rounds)
+    judgement = judged(honest_alone, LoadedRecord(other, found.folder))
+    assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
 
 
 _SAMPLE = (

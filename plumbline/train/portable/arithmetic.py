@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plumbline.train.portable.compositions import bound_compositions
+from plumbline.train.portable.compositions import bound_compositions, masks
 from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
 from plumbline.train.summaries import is_summarizing
 
@@ -160,6 +160,7 @@ def _stored(target: Any, result: Any) -> Any:
 def portable_arithmetic(slices: int) -> Iterator[None]:
     """Run the context in portable arithmetic, with `slices` integers per matmul entry."""
     compositions = _Compositions()
+    masks.restart()
     with compositions, PortableOperations(slices), compositions.also_recomputed():
         yield
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from plumbline.train.dropout import DropoutClock, keep_mask
 from plumbline.train.portable.operations import UnportableOperationError
 
 _ROOT_OF_HALF = 0.7071067811865476
@@ -72,11 +73,18 @@ def _typed(values: torch.Tensor, dim: int | None, dtype: Any) -> tuple[torch.Ten
     return values if dtype is None else values.to(dtype), -1 if dim is None else dim
 
 
+masks = DropoutClock(seed=0)
+"""Numbers the dropout calls of one window, whose masks are equal on every device."""
+
+
 def dropout(values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: ARG001
-    """Return the values unchanged: random masks are not portable."""
-    if training and p:
-        raise UnportableOperationError("torch.nn.functional.dropout", f"with p={p}")
-    return values
+    """Drop elements by a mask of the call's number."""
+    if not (training and p):
+        return values
+    kept = keep_mask(
+        tuple(values.shape), p, seed=masks.seed, step=0, layer=masks.next_layer(), first_row=0, device=values.device
+    )
+    return values * kept * (1 / (1 - p) if p < 1 else 0.0)
 
 
 def attention(  # noqa: PLR0917 - torch's own arguments
@@ -84,10 +92,8 @@ def attention(  # noqa: PLR0917 - torch's own arguments
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Compute softmax(q kᵀ · scale + mask) v, like transformers' eager attention."""
-    if dropout_p or enable_gqa:
-        raise UnportableOperationError(
-            "torch.nn.functional.scaled_dot_product_attention", "with dropout or grouped heads"
-        )
+    if enable_gqa:
+        raise UnportableOperationError("torch.nn.functional.scaled_dot_product_attention", "with grouped heads")
     scores = torch.matmul(query, key.transpose(-2, -1)) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -95,7 +101,7 @@ def attention(  # noqa: PLR0917 - torch's own arguments
         lowest = torch.full((), torch.finfo(scores.dtype).min, dtype=scores.dtype, device=scores.device)
         attn_mask = torch.where(attn_mask, torch.zeros_like(lowest), lowest)
     scores = scores if attn_mask is None else scores + attn_mask
-    return torch.matmul(softmax(scores, -1), value)
+    return torch.matmul(dropout(softmax(scores, -1), dropout_p), value)
 
 
 def _rows(values: torch.Tensor) -> torch.Tensor:
