@@ -88,6 +88,7 @@ def test_the_same_spec_again_gives_the_same_bits(workshop: Workshop, baseline: T
     assert digests(workshop.train(workshop.spec())) == digests(baseline)
 
 
+@pytest.mark.long
 def test_rounding_of_two_machines_stays_within_rounding(workshop: Workshop, baseline: Trained) -> None:
     """Of threads and instruction sets the fault benchmark has controls."""
     spec, out = workshop.spec(), workshop.out()

@@ -409,10 +409,9 @@ def by_two(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
 def test_a_fault_of_the_exchange_is_named_by_its_first_step(by_two: Callable[[str], LoadedRecord]) -> None:
     """As in pytorch 104336, 84803, 115607 and DeepSpeed 1801."""
     honest = by_two("none")
-    for fault, code, step in (
-        ("exchange", "gradient", 3), ("bucket", "gradient", 3), ("update", "optimizer", 4), ("norm", "gradient", 3),
-    ):  # fmt: skip
+    faults = {"exchange": "gradient", "bucket": "gradient", "update": "optimizer", "norm": "gradient"}
+    for fault, code in faults.items():
         judgement = compare(honest, by_two(fault))
         assert [cause.code for cause in judgement.causes] == [code], fault
-        assert judgement.first_divergence.step == step, fault
+        assert judgement.first_divergence.step == 3, fault
     assert compare(honest, by_two("none")).verdict == "pass"

@@ -155,7 +155,7 @@ def test_the_machine_is_measured_beside_the_measured_steps(workshop: Workshop, m
     monkeypatch.setattr(WindowRunner, "run", noted("window", WindowRunner.run))
     monkeypatch.setattr(OwnChecks, "run", noted("checks", OwnChecks.run))
     workshop.train(workshop.spec(probe=None, speed=CHECKED))
-    assert order == ["machine", "window", "machine", "window", "checks"]
+    assert order == ["machine", "window", "machine", "window", "window", "checks"]
 
 
 def test_rows_are_the_same_however_long_it_warms_up(workshop: Workshop, measured: Trained) -> None:

@@ -243,7 +243,7 @@ def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Traine
     judgement = judged(reference, candidate)
     assert judgement.verdict == "pass"
     assert [note.code for note in judgement.notes] == ["portable"]
-    assert "equal at 2 places" in said(judgement.notes[0].text)
+    assert "formulas identical at 2 checkpoints" in said(judgement.notes[0].text)
 
 
 def test_moments_lost_at_a_resume_are_named(workshop: Workshop, reference: Trained, monkeypatch: Patch) -> None:
