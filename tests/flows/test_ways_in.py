@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
@@ -22,24 +23,24 @@ from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, StubWorkers, suite_of
 
 
-def environment(server: Server, **more: str) -> dict[str, str]:
+def environment(server: Server, folder: Path) -> dict[str, str]:
     # The commands of the installation, as in an activated environment.
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     return {
         **services.inherited(),
-        **services.prefect_environment(server.api_url, server.state / "cli", server.login),
+        **services.prefect_environment(server.api_url, folder / "cli", server.login),
         **path,
-        **more,
     }
 
 
 def run(server: Server, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *arguments], env=environment(server), cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", *arguments], env=environment(server, folder), cwd=folder, capture_output=True, text=True,
         check=False, timeout=120,
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_round_on_a_server_of_the_teams(
     client: SyncPrefectClient, server: Server, material: Material, material_folder: Path, tmp_path: Path
 ) -> None:
@@ -78,7 +79,7 @@ def controllers(server: Server, folder: Path, pool: str) -> Iterator[None]:
     """Start a stock worker of the controllers' pool in an empty folder."""
     worker = start(
         "controllers", services.worker_command(pool, pool, limit=None), log=folder / "controllers.log",
-        environment=environment(server), folder=folder / "empty",
+        environment=environment(server, folder), folder=folder / "empty",
     )  # fmt: skip
     try:
         yield
