@@ -15,14 +15,16 @@ __all__ = ["make_certificate"]
 
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
-    """Write a certificate for 127.0.0.1, its own authority, to `folder/ca.pem`."""
+    """Write a certificate for 127.0.0.1 and `store.svc.cluster.local`, its own authority, to `folder/ca.pem`."""
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    names = x509.SubjectAlternativeName(
+        [x509.IPAddress(ip_address("127.0.0.1")), x509.DNSName("store.svc.cluster.local")]
+    )
     certificate = (
         x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
         .not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        .add_extension(address, critical=False).add_extension(x509.BasicConstraints(True, None), critical=True)
+        .add_extension(names, critical=False).add_extension(x509.BasicConstraints(True, None), critical=True)
         .sign(key, hashes.SHA256())
     )  # fmt: skip
     pem = serialization.Encoding.PEM

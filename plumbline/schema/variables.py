@@ -61,10 +61,10 @@ def _leave_out_own_servers(environment: MutableMapping[str, str]) -> None:
     """Ask servers on this machine without the proxy, which cannot reach them. Some libraries read one case only."""
     if any(name.lower() in _PROXIES and value for name, value in environment.items()):
         known = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-        hosts = [host.strip() for host in known.split(",")]
-        added = [host for host in _OWN_HOSTS if host not in hosts and "*" not in hosts]
         for name in ("no_proxy", "NO_PROXY"):
-            environment[name] = ",".join(filter(None, [environment.get(name) or known, *added]))
+            hosts = [host.strip() for host in (environment.get(name) or known).split(",")]
+            added = [host for host in _OWN_HOSTS if host not in hosts and "*" not in hosts]
+            environment[name] = ",".join(filter(None, [*hosts, *added]))
 
 
 def variable_error(error: BaseException, environment: Mapping[str, str] = os.environ) -> ConfigurationError | None:

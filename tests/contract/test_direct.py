@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,14 @@ from tests.contract.proxy import Proxy
 
 ONCE = RetryPolicy(attempts=1)
 REGION = "eu-central-1"
+HOST = "store.svc.cluster.local"
+"""Host that only the proxy knows, as a server of a Kubernetes cluster has."""
+
+
+def give_proxy(environment: pytest.MonkeyPatch, name: str, url: str) -> None:
+    environment.setenv(name, url)
+    for each in ("no_proxy", "NO_PROXY"):  # Plumbline adds its own servers to both
+        environment.setenv(each, "")
 
 
 @contextmanager
@@ -113,17 +122,18 @@ def test_reads_and_writes_go_through_the_environments_proxy(
     container: Any = open_store(f"az://{ACCOUNT}/proxied")
     container.inner._client.create_container()
     with Proxy() as proxy:
-        clean_environment.setenv("HTTP_PROXY", proxy.url.replace("//", "//name:word@"))
-        clean_environment.setenv("NO_PROXY", "localhost")
+        give_proxy(clean_environment, "HTTP_PROXY", proxy.url.replace("//", "//name:word@"))
+        clean_environment.setenv("AWS_ENDPOINT_URL", moto.replace("127.0.0.1", HOST))
+        give_azure(clean_environment, azurite.replace("127.0.0.1", f"{{account}}.{HOST}"))
         for url in ("s3://proxied", f"az://{ACCOUNT}/proxied"):
             store = open_store(url, policy=ONCE)
             store.create("key", url.encode())
             proxy.requests.clear()
             assert read_bytes(store, "key") == url.encode()
             (line,) = proxy.requests
-            assert line.startswith("GET http://127.0.0.1:")
+            assert re.match(rf"GET http://\S*\b{HOST}:", line)
             assert proxy.logins[-1] == f"Basic {base64.b64encode(b'name:word').decode()}"
-        clean_environment.setenv("NO_PROXY", "127.0.0.1")
+        give_aws(clean_environment, moto)  # a server on this machine
         proxy.requests.clear()
         assert read_bytes(open_store("s3://proxied", policy=ONCE), "key") == b"s3://proxied"
         assert not proxy.requests
@@ -132,20 +142,19 @@ def test_reads_and_writes_go_through_the_environments_proxy(
 def test_tls_goes_through_the_proxy_unread(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     handler = type("Handler", (Quiet,), {"seen": []})
     with started(handler, make_certificate(tmp_path)) as url, Proxy() as proxy:
-        give_aws(clean_environment, url)
+        far = url.replace("127.0.0.1", HOST)
+        give_aws(clean_environment, far)
         clean_environment.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
-        clean_environment.setenv("HTTPS_PROXY", proxy.url.replace("//", "//name:pass%21word@"))
-        clean_environment.setenv("NO_PROXY", "localhost")
+        give_proxy(clean_environment, "HTTPS_PROXY", proxy.url.replace("//", "//name:pass%21word@"))
         assert read_bytes(open_store("s3://bucket", policy=ONCE), "key") == b"bytes"
     (line,) = proxy.requests
-    assert line.startswith(f"CONNECT {url.removeprefix('https://')} HTTP/1.")
+    assert line.startswith(f"CONNECT {far.removeprefix('https://')} HTTP/1.")
     assert proxy.logins == [f"Basic {base64.b64encode(b'name:pass!word').decode()}"]
 
 
 def test_a_proxy_of_an_unsupported_kind_is_one_line(clean_environment: pytest.MonkeyPatch) -> None:
-    give_aws(clean_environment, "http://127.0.0.1:9")
-    clean_environment.setenv("HTTP_PROXY", "https://127.0.0.1:9")
-    clean_environment.setenv("NO_PROXY", "localhost")
+    give_aws(clean_environment, f"http://{HOST}:9")
+    give_proxy(clean_environment, "HTTP_PROXY", "https://127.0.0.1:9")
     with pytest.raises(ConfigurationError, match="HTTP_PROXY: only http:// proxies are supported"):
         read_bytes(open_store("s3://bucket", policy=ONCE), "key")
 

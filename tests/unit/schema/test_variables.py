@@ -106,6 +106,9 @@ def test_servers_on_this_machine_are_asked_without_the_proxy() -> None:
     environment = {"HTTPS_PROXY": "http://proxy:1", "no_proxy": "acme.example"}
     clean_variables(environment)
     assert environment["no_proxy"] == environment["NO_PROXY"] == "acme.example,localhost,127.0.0.1"
+    environment["NO_PROXY"] = "elsewhere.example"
+    clean_variables(environment)
+    assert environment["NO_PROXY"] == "elsewhere.example,localhost,127.0.0.1"
     for given in ({"HTTPS_PROXY": "http://proxy:1", "NO_PROXY": "*"}, {"NO_PROXY": "acme.example"}):
         environment = dict(given)
         clean_variables(environment)
