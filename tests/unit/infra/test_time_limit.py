@@ -69,7 +69,7 @@ def test_a_test_above_its_cpu_seconds_fails_and_is_told_where_it_belongs(
     said = outcome(pytestconfig, tmp_path, DEAR, "-p", "tests.cpu_budget")
     assert "2 failed, 3 passed" in said, said
     for name in ("that_computes", "whose_child_computes"):
-        assert re.search(rf"FAILED \S+::test_{name}\n", said), said
+        assert re.search(rf"FAILED \S+::test_{name}\b", said), said
     assert "mark it `@pytest.mark.long`" in said
 
 

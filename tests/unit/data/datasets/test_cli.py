@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -134,8 +135,12 @@ def test_rows_that_may_not_be_read_are_wrong_usage(tmp_path, capsys, monkeypatch
     source = tmp_path / "rows.csv"
     source.write_text("text,label\n")
 
-    def refuse(path, *_, **__):
-        raise PermissionError(13, "Permission denied", str(path))
+    opened = Path.open
+
+    def refuse(path, *args, **more):
+        if path == source:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *args, **more)
 
     # As root, no file's mode refuses anything.
     monkeypatch.setattr("pathlib.Path.open", refuse)
