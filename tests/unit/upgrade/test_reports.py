@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -53,7 +54,8 @@ def test_every_report_names_the_culprit_and_escapes_what_packages_say(report):
     text = report(ANSWER)
     assert "transformers 5.21.1 → 5.23.0 changes operator" in text
     assert "transformers==5.21.1" in text
-    assert "<script>" not in text.replace("`", "") or "`https" in text
+    outside_of_code = text if report is html_report else re.sub("`[^`]*`", "", text)
+    assert not re.search('<script>alert|<b>"', outside_of_code)
 
 
 @pytest.mark.parametrize("report", [html_report, summary_report])
@@ -71,10 +73,6 @@ def test_a_drift_without_a_culprit_fails_and_says_what_is_known():
     assert (root.get("failures"), root.get("errors")) == ("1", "0")
     assert root.find("testsuite/testcase/failure").get("message") == known
     assert all(known in report(answer) for report in (html_report, summary_report, comment_report))
-
-
-def test_html_escapes_links():
-    assert "<script>alert" not in html_report(ANSWER)
 
 
 def test_junit_counts_a_culprit_as_a_failure_and_the_unknown_as_an_error():
