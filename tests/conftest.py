@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _fixtures(item: pytest.Item) -> list[str]:
     return getattr(item, "fixturenames", [])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _ended_events() -> Iterator[None]:
+    """End the thread that sends Prefect's events, which outlives the flows of a module.
+
+    Each ping of its connection draws from Python's random generator, whose states a training of a later module records,
+    and a process that is forked beside it, as a loader of batches is, ends with code 1.
+    """
+    yield
+    if (worker := sys.modules.get("prefect.events.worker")) is None:
+        return
+    worker.EventsWorker.drain_all(timeout=10, at_exit=False)
+    hooks: list[Any] = threading._threading_atexits  # type: ignore[attr-defined]
+    hooks[:] = [hook for hook in hooks if not isinstance(getattr(hook.func, "__self__", None), worker.EventsWorker)]
 
 
 def pytest_collection_finish() -> None:

@@ -38,7 +38,8 @@ class Rows(Dataset[Any]):
 def test_a_batch_that_does_not_arrive_ends_the_training_and_names_shared_memory(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(limits, "BATCH_SECONDS", 1)
+    if way == "lost":
+        monkeypatch.setattr(limits, "BATCH_SECONDS", 1)
     batches = make_loader(Rows(way), 2, torch.device("cpu"), num_workers=1)
     if way == "whole":
         assert [batch["ids"].tolist() for batch in batches] == [[0, 1], [2, 3]]
