@@ -123,7 +123,7 @@ def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Pa
     off, on = found
     for name in ("losses", "gradient_norms", "weights", "generators", "apart"):
         assert getattr(off.trail, name) == getattr(on.trail, name), name
-    assert (on.portable.lost, on.portable.unportable, len(on.portable.windows), on.portable.ranks) == ("", "", 2, ())
+    assert (on.portable.lost, on.portable.unportable, len(on.portable.windows), on.portable.ranks) == ("", "", 3, ())
     assert on.production.repeated
     assert max(error for _, error in on.production.formula) < 1e-12
 
