@@ -130,12 +130,16 @@ def main() -> int:
     )
     parser.add_argument("--draw", type=int, default=1, help="the number that draws the sample")
     parser.add_argument("--list", action="store_true", help="only list the entries, and how long they took")
+    parser.add_argument("--judge", action="store_true", help="only print the digest of this judge's code")
     parser.add_argument("--report", action="store_true", help="only write the page anew")
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--cores", default=",".join(map(str, two_cores())))
     parser.add_argument("--resume", action="store_true", help="leave out what this judge has judged already")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no entry after so many")
     args = parser.parse_args()
+    if args.judge:
+        sys.stdout.write(f"{judge_digest()}\n")
+        return 0
     asked = _asked(args)
     if args.list:
         sys.stdout.write(_listed(asked))

@@ -123,8 +123,8 @@ def _judges(cells: list[Cell]) -> str:
     """Say by which versions of the judge's code the results were judged."""
     counts = Counter(cell["judge"] or "versions before results said so" for cell in cells).most_common()
     shown = ", ".join(f"{count} by `{judge}`" if " " not in judge else f"{count} by {judge}" for judge, count in counts)
-    own = "`python -c 'from bench.faults.machine import judge_digest; print(judge_digest())'`"
-    return f"Judged by digests of `plumbline/judge` ({own} prints yours; other rows are of an earlier judge): {shown}."
+    own = "`python -m bench.faults --judge` prints yours; other rows are of an earlier judge"
+    return f"Judged by digests of `plumbline/judge` ({own}): {shown}."
 
 
 _HEAD = ("| what | got | asked | holds |", "|---|---|---|---|")

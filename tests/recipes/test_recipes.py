@@ -113,6 +113,7 @@ def test_a_gate(copy: Copy) -> None:
     assert out.splitlines() == ["drift 0.70 instead of 0.50", "pass 0.70 instead of 0.50"]
 
 
+@pytest.mark.long
 def test_a_store(copy: Copy, tmp_path: Path) -> None:
     copy.module("sqlite.py", "plumbline/data/stores/sqlite.py")
     entry = '"sqlite": StoreKind("sqlite://FILE", "plumbline.data.stores.sqlite", _folder, "the user", _FOLDER_RIGHTS),'
