@@ -148,7 +148,9 @@ def _explain(console: Console, name: str, result: PlatformResult) -> None:
     if result.verdict == "pass":
         return
     gone = result.unavailable if result.verdict == "inconclusive" else ""
-    reasons: list[Statement] = [f"{cause.code} ({cause.sure}): {sentence_of(cause.why)}" for cause in result.causes]
+    reasons: list[Statement] = [
+        f"cause: {cause.code} ({cause.sure}): {sentence_of(cause.why)}" for cause in result.causes
+    ]
     lines = [f"{clean(name, 63)}: {clean(reason, 240)}" for reason in reasons or [gone or _words(result)]]
     lines += [_measured(finding) for finding in _first_of_each_part(result)]
     wrapped = [piece for line in lines for piece in textwrap.wrap(line, console.width, subsequent_indent="  ")]

@@ -129,7 +129,9 @@ def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
     assert "\x1b" not in text
     assert re.search(r"^azure +✕ drift +80\.27 % +655 +forward", text, re.MULTILINE)
     flat = " ".join(text.split())
-    assert "azure: precision (confirmed): linear layers keep 10 bits of mantissa in place of 23: TF32 is on" in flat
+    assert (
+        "azure: cause: precision (confirmed): linear layers keep 10 bits of mantissa in place of 23: TF32 is on" in flat
+    )
     assert "3.10e-4, limit 4.80e-6, against platform aws" in flat
     assert "no worker of the pool gcp-gpu came online within 900 s" in flat
     assert "58.1 s: train 44.0 s, confirm 9.8 s" in flat
@@ -180,8 +182,8 @@ def test_every_cause_and_every_gate_has_a_line():
     both = drifted(causes=(*drifted().causes, slower), findings=(*drifted().findings, loss))
     verdict = verdict_of("drift", {"aws": passing(), "azure": both})
     flat = " ".join(verdict_table(verdict).split())
-    assert "azure: precision (confirmed): linear layers" in flat
-    assert "azure: software (likely): torch changed from 2.12 to 2.13" in flat
+    assert "azure: cause: precision (confirmed): linear layers" in flat
+    assert "azure: cause: software (likely): torch changed from 2.12 to 2.13" in flat
     assert "probe.forward: relative error" in flat
     assert "probe.loss" not in flat
     assert "speed.throughput: throughput: -0.345 relative, limit -0.05" in flat
