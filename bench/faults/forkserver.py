@@ -66,7 +66,7 @@ def serve(core: int) -> None:
     import bench.faults.catalogue  # noqa: F401
     import plumbline.train.__main__
     import plumbline.train.job  # noqa: F401
-    from plumbline.train import fingerprint
+    from plumbline.train.machine import fingerprint
 
     # The list of some hundred installed packages is read once, not once in each child.
     fingerprint._packages = functools.cache(fingerprint._packages)

@@ -22,7 +22,7 @@ from bench.train.workload import Workload
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.spec import write_spec
-from plumbline.train.dropout import keep_mask
+from plumbline.train.models.dropout import keep_mask
 
 _SETTINGS: Mapping[str, dict[str, str]] = {
     "plain": {},

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from plumbline.train.batches import pack_rows
 from plumbline.train.compat.transformers import recompute_layers
 from plumbline.train.context import Context
-from plumbline.train.families import MODEL_FIELDS
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.models.families import MODEL_FIELDS
+from plumbline.train.models.model import build_model, load_weights
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_schedule
 

@@ -31,13 +31,13 @@ import torch
 from bench.train.peers import PeerFailedError, Step, bare, trainer
 from bench.train.workload import Workload, machine
 from plumbline.environments.launch import DETERMINISM
-from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
+from plumbline.train.machine.clock import StepClock
+from plumbline.train.machine.sampler import Sampler
 from plumbline.train.numerics import apply_settings
-from plumbline.train.sampler import Sampler
 from plumbline.train.speed_engine import compile_model, make_engine
-from plumbline.train.trail import TrailObserver
+from plumbline.train.watch.trail import TrailObserver
 
 WARMUP = 8
 TURN = {"cuda": 4, "cpu": 1}

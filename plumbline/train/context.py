@@ -24,8 +24,8 @@ from plumbline.train.batches import Batch, EvaluationRows, TrainingRows, make_lo
 from plumbline.train.compat.transformers import attention_function
 from plumbline.train.engine import Engine
 from plumbline.train.failure import OUT_OF_MEMORY, is_out_of_memory
-from plumbline.train.mantissa import measure_attention, measure_mantissa_bits
-from plumbline.train.native_operations import layer_shapes, measure_operations
+from plumbline.train.machine.mantissa import measure_attention, measure_mantissa_bits
+from plumbline.train.machine.native_operations import layer_shapes, measure_operations
 from plumbline.train.portable.products import training_products
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows

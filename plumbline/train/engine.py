@@ -19,9 +19,9 @@ from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard
 from plumbline.train.compat.transformers import made_mask, mask_of_texts
-from plumbline.train.dropout import DropoutClock
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
-from plumbline.train.families import in_double, input_fields
+from plumbline.train.models.dropout import DropoutClock
+from plumbline.train.models.families import in_double, input_fields
 from plumbline.train.numerics import autocast
 from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks

@@ -12,7 +12,7 @@ from torch import nn
 
 from plumbline.schema.spec import OptimizerSpec
 from plumbline.train.engine import Clock, Engine, Observer
-from plumbline.train.model import named_once
+from plumbline.train.models.model import named_once
 from plumbline.train.numerics import pack_states, read_states, restore_states
 from plumbline.train.portable.arithmetic import SCALES
 from plumbline.train.ranks import Ranks

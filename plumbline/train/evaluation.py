@@ -16,7 +16,7 @@ from plumbline.schema.evidence import EvaluationEvidence
 from plumbline.schema.spec import Precision
 from plumbline.train.batches import Batch, EvaluationRows, make_loader
 from plumbline.train.digests import finite, host_array
-from plumbline.train.families import input_fields
+from plumbline.train.models.families import input_fields
 from plumbline.train.numerics import autocast
 from plumbline.train.rows import FIELDS
 from plumbline.train.tasks import Task

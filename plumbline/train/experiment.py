@@ -14,16 +14,16 @@ from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch
-from plumbline.train.calls import ModuleCalls
 from plumbline.train.context import Context
-from plumbline.train.definitions import AdamW
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.evaluation import evaluate, evaluate_by_definition
 from plumbline.train.numerics import apply_settings, restore_states
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeRun
-from plumbline.train.recorder import named_gradients
+from plumbline.train.proof.definitions import AdamW
 from plumbline.train.replay import Bundle, Keeper
+from plumbline.train.watch.calls import ModuleCalls
+from plumbline.train.watch.recorder import named_gradients
 
 
 def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:

@@ -21,10 +21,10 @@ from plumbline.train.context import Context
 from plumbline.train.exits import clear_exits, conclude
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.learn import LearnRun
 from plumbline.train.learn_experiment import LearnExperiment
-from plumbline.train.model import read_weights
+from plumbline.train.machine.fingerprint import ask_devices, read_fingerprint
+from plumbline.train.models.model import read_weights
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
 from plumbline.train.record_files import RunResults, clear_parts, write_parts, write_record

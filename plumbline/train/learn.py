@@ -30,17 +30,17 @@ from plumbline.train.compat.torch import default_compiler
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.digests import digest_tensors, finite
-from plumbline.train.dropout import DropoutClock, PortableDropout, use_portable_dropout
 from plumbline.train.engine import Engine, StepOutcome, read_losses
 from plumbline.train.engine_state import Start
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.families import PORTABLE_DROPOUT
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.models.dropout import DropoutClock, PortableDropout, use_portable_dropout
+from plumbline.train.models.families import PORTABLE_DROPOUT
+from plumbline.train.models.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
-from plumbline.train.proof import Prover
-from plumbline.train.state_watch import StateWatch
+from plumbline.train.proof.steps import Prover
 from plumbline.train.tasks import IGNORED
+from plumbline.train.watch.state_watch import StateWatch
 from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
 _READ_EVERY = 50

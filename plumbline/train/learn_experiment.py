@@ -9,11 +9,11 @@ import torch
 
 from plumbline.schema.spec import LearnSpec
 from plumbline.train.context import Context
-from plumbline.train.dropout import PortableDropout
 from plumbline.train.engine import Engine
 from plumbline.train.evaluation import evaluate_by_definition
 from plumbline.train.experiment import use_schedule
 from plumbline.train.learn import LearnRun
+from plumbline.train.models.dropout import PortableDropout
 from plumbline.train.replay import Bundle
 
 

@@ -37,7 +37,7 @@ def _raised_cosine(left: float) -> float:
 
 def is_decayed(model: nn.Module, name: str) -> bool:
     """Return whether weight decay applies: not to biases or normalisation layers."""
-    from plumbline.train.families import is_normalization
+    from plumbline.train.models.families import is_normalization
 
     return not name.endswith("bias") and not is_normalization(model.get_submodule(name.rpartition(".")[0]))
 

@@ -25,14 +25,14 @@ from plumbline.train.digests import finite
 from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, borrowed, without_dropout
 from plumbline.train.failure import MODULE_ERRORS, TrainingFailedError
-from plumbline.train.families import attention_of_double
+from plumbline.train.models.families import attention_of_double
 from plumbline.train.numerics import apply_settings
-from plumbline.train.proof import Prover, has_fault
-from plumbline.train.proof_modules import KINKED
+from plumbline.train.proof.modules import KINKED
+from plumbline.train.proof.steps import Prover, has_fault
 from plumbline.train.ranks import Ranks
-from plumbline.train.recorder import Recorder
 from plumbline.train.speed_engine import compiled_form, make_engine
-from plumbline.train.step_values import ModuleValues, apart, backwards, differ
+from plumbline.train.watch.recorder import Recorder
+from plumbline.train.watch.step_values import ModuleValues, apart, backwards, differ
 from plumbline.train.windows import few_rows
 
 

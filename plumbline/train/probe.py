@@ -31,7 +31,7 @@ from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
-from plumbline.train.model import build_model, describe_model, fit_activations, load_weights
+from plumbline.train.models.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
     apply_settings,
     digest_states,
@@ -42,11 +42,11 @@ from plumbline.train.numerics import (
 )
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.probe_windows import ProbeWindows
-from plumbline.train.proof import Prover
-from plumbline.train.recorder import Recorder, Stage, Tensors
+from plumbline.train.proof.steps import Prover
 from plumbline.train.replay import Keeper
-from plumbline.train.summaries import Summary
-from plumbline.train.taps import ModuleTaps
+from plumbline.train.watch.recorder import Recorder, Stage, Tensors
+from plumbline.train.watch.summaries import Summary
+from plumbline.train.watch.taps import ModuleTaps
 
 
 def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:

@@ -28,7 +28,7 @@ from plumbline.schema.portable_parts import window_parts
 from plumbline.schema.spec import Attention, ModelSpec, ProbeSpec, RunSpec
 from plumbline.schema.task import Task, has_row_labels
 from plumbline.train.batches import Batch
-from plumbline.train.model import build_on_meta, named_once
+from plumbline.train.models.model import build_on_meta, named_once
 from plumbline.train.numerics import apply_settings
 from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.ranks import Ranks

@@ -26,9 +26,9 @@ from plumbline.schema.digest import SHORT_DIGITS, canonical_json, digest_array, 
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, RunSpec
 from plumbline.train.context import Context
-from plumbline.train.fingerprint import read_fingerprint
 from plumbline.train.learn import LearnRun
-from plumbline.train.model import read_weights
+from plumbline.train.machine.fingerprint import read_fingerprint
+from plumbline.train.models.model import read_weights
 from plumbline.train.ranks import Ranks
 from plumbline.train.rows import Rows
 from plumbline.train.source import open_source

@@ -29,20 +29,20 @@ from plumbline.schema.proof import Proof
 from plumbline.schema.spec import RunSpec, SpeedSpec
 from plumbline.schema.variables import variable
 from plumbline.train.batches import Batch
-from plumbline.train.clock import StepClock
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
-from plumbline.train.families import PORTABLE_DROPOUT
-from plumbline.train.microbench import flops_of, microbenchmarks, step_flops
+from plumbline.train.machine.clock import StepClock
+from plumbline.train.machine.microbench import flops_of, microbenchmarks, step_flops
+from plumbline.train.machine.sampler import Sampler
+from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states, seed_generators
 from plumbline.train.own_checks import OwnChecks
-from plumbline.train.proof import Prover
+from plumbline.train.proof.steps import Prover
 from plumbline.train.ranks import Ranks
-from plumbline.train.sampler import Sampler
 from plumbline.train.speed_engine import compile_model, make_engine
-from plumbline.train.trail import TrailObserver
+from plumbline.train.watch.trail import TrailObserver
 from plumbline.train.windows import WindowRunner, WindowSetting
 
 WINDOW = 8

@@ -13,7 +13,7 @@ from plumbline.train.compat.transformers import recompute_layers, takes_made_mas
 from plumbline.train.context import Context
 from plumbline.train.engine import Clock, Engine
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.models.model import build_model, load_weights
 from plumbline.train.ranks import Ranks
 
 

@@ -48,7 +48,7 @@ def _normal(name: str, shape: tuple[int, ...], seed: int) -> NDArray[np.float32]
 
 def _value(name: str, shape: tuple[int, ...], seed: int, owner: Any) -> NDArray[np.float32]:
     """Return the initial value of a parameter of module `owner`."""
-    from plumbline.train.families import is_normalization
+    from plumbline.train.models.families import is_normalization
 
     if name.endswith("bias"):
         return np.zeros(shape, np.float32)
@@ -83,8 +83,8 @@ def _checkpoint_tensors(folder: Path) -> dict[str, NDArray[np.float32]]:
 
 def initial_weights(spec: ModelSpec, task: str, seed: int, checkpoint: Path | None = None) -> dict[str, NDArray[Any]]:
     """Return all parameters' initial values; tied parameters appear once."""
-    from plumbline.train.families import check_map
-    from plumbline.train.model import build_on_meta, named_once
+    from plumbline.train.models.families import check_map
+    from plumbline.train.models.model import build_on_meta, named_once
     from plumbline.train.tasks import training_task
 
     model = build_on_meta(spec, task)

@@ -27,15 +27,15 @@ from plumbline.train.compat.transformers import attention_function
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, borrowed
-from plumbline.train.mantissa import measure_attention
+from plumbline.train.machine.mantissa import measure_attention
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products
 from plumbline.train.portable.steps import parted_processes, portable_window, short_digest
+from plumbline.train.portable.window_digests import ModuleDigests, scale_gradients
 from plumbline.train.ranks import Ranks
-from plumbline.train.recorder import Recorder
 from plumbline.train.tasks import IGNORED
-from plumbline.train.window_digests import ModuleDigests, scale_gradients
+from plumbline.train.watch.recorder import Recorder
 
 _ROWS, _PACKED = 4, 3
 """Rows of a window, and the least number of each micro-batch whose texts are packed."""

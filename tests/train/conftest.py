@@ -28,8 +28,9 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
 from plumbline.schema.suite import DatasetSource
-from plumbline.train import fingerprint, microbench, speed
+from plumbline.train import speed
 from plumbline.train.job import TrainJob, run_job
+from plumbline.train.machine import fingerprint, microbench
 from plumbline.train.weights import make_weights
 
 # Trainings inside this process are strict too, and on a GPU that is refused without it.

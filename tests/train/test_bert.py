@@ -7,7 +7,7 @@ import sys
 
 OURS = """
 import sys
-from plumbline.train.model import BertConfig, modeling_bert
+from plumbline.train.models.model import BertConfig, modeling_bert
 assert "transformers.models" not in sys.modules
 """
 
@@ -33,7 +33,7 @@ def test_who_has_loaded_all_of_it_before_keeps_it() -> None:
 import sys
 from transformers.models import BertModel
 before = sys.modules["transformers.models"]
-from plumbline.train.model import modeling_bert
+from plumbline.train.models.model import modeling_bert
 print(sys.modules["transformers.models"] is before, modeling_bert.BertModel is BertModel)
 """
     ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -18,9 +18,9 @@ from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import RunSpec
-from plumbline.train import dropout as dropout_module
 from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
+from plumbline.train.models import dropout as dropout_module
 from tests.train.conftest import Trained, Workshop
 from tests.train.forked_ranks import run_ranks
 

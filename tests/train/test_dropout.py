@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from plumbline.schema.digest import digest_bytes
-from plumbline.train import dropout
-from plumbline.train.dropout import DropoutClock, PortableDropout, bits_form, keep_mask, plain_bits
+from plumbline.train.models import dropout
+from plumbline.train.models.dropout import DropoutClock, PortableDropout, bits_form, keep_mask, plain_bits
 
 CPU = torch.device("cpu")
 
@@ -94,7 +94,7 @@ def test_where_the_kernel_cannot_be_used_the_plain_form_makes_the_masks(
         return ~plain_bits(*given)
 
     module = None if fault == "missing" else SimpleNamespace(fused_bits=fused_bits)
-    monkeypatch.setitem(sys.modules, "plumbline.train.dropout_kernel", module)
+    monkeypatch.setitem(sys.modules, "plumbline.train.models.dropout_kernel", module)
     monkeypatch.setattr(dropout, "plain_bits", lambda *given: plain_bits(*given[:-1], CPU))
     assert bits_form.__wrapped__(torch.device("cuda")) is dropout.plain_bits
 
@@ -103,8 +103,8 @@ def test_the_kernel_has_the_bits_of_the_plain_form() -> None:
     """Triton's own interpreter runs the kernel on a CPU."""
     pytest.importorskip("triton")
     code = (
-        "import torch; from plumbline.train.dropout import plain_bits, _key\n"
-        "from plumbline.train.dropout_kernel import fused_bits\n"
+        "import torch; from plumbline.train.models.dropout import plain_bits, _key\n"
+        "from plumbline.train.models.dropout_kernel import fused_bits\n"
         "for at in [(3, 2050, _key(7, 3, 2), 40, 1 << 22), (2, 7, _key(2**63 - 1, 0, 1), 0, 1), (1, 1024, 1, 1, 1)]:\n"
         "    assert torch.equal(fused_bits(*at, torch.device('cpu')), plain_bits(*at, torch.device('cpu'))), at\n"
     )

@@ -11,7 +11,7 @@ import plumbline.train.probe as probe_module
 from plumbline.schema.errors import InvalidInputError
 from plumbline.train import batches as batches_module
 from plumbline.train import engine
-from plumbline.train.calls import with_first_tensor
+from plumbline.train.watch.calls import with_first_tensor
 from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors
 
 NOTHING = (

@@ -38,10 +38,10 @@ from plumbline.schema.fingerprint import Expected
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.record import read_record
 from plumbline.train import digests, learn
-from plumbline.train.clock import StepClock
 from plumbline.train.engine import Engine
 from plumbline.train.exits import known_error
 from plumbline.train.failure import TrainingFailedError
+from plumbline.train.machine.clock import StepClock
 from plumbline.train.source import DataSource, open_source
 from tests.train.conftest import Trained, Workshop
 

@@ -24,19 +24,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec
-from plumbline.train import dropout, engine_state, experiment, windows
+from plumbline.train import engine_state, experiment, windows
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
 from plumbline.train.job import TrainJob, prepare_context
 from plumbline.train.learn import LearnRun
+from plumbline.train.models import dropout
 from plumbline.train.portable import probe_windows
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
 from plumbline.train.speed_engine import make_engine
-from plumbline.train.trail import TrailObserver
+from plumbline.train.watch.trail import TrailObserver
 from tests.train.conftest import Workshop
 
 DEVICE = torch.device("meta")

@@ -11,13 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from plumbline.schema.spec import RunSpec
-from plumbline.train import model as model_module
-from plumbline.train import probe, summaries
+from plumbline.train import probe
 from plumbline.train.engine import Observer
-from plumbline.train.model import build_on_meta, fit_activations
+from plumbline.train.models import model as model_module
+from plumbline.train.models.model import build_on_meta, fit_activations
 from plumbline.train.portable import probe_windows
 from plumbline.train.ranks import Ranks
-from plumbline.train.recorder import Recorder
+from plumbline.train.watch import summaries
+from plumbline.train.watch.recorder import Recorder
 from tests.train.fake_memory import DEVICE, Counted, Drawn, sized
 from tests.train.test_fake_device import _apply, _Reads
 

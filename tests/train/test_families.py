@@ -21,9 +21,9 @@ from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import parse_suite
 from plumbline.schema.suite_file import with_tuples
 from plumbline.train import probe, speed
-from plumbline.train.families import check_map
 from plumbline.train.job import TrainJob, run_job
-from plumbline.train.model import build_model
+from plumbline.train.models.families import check_map
+from plumbline.train.models.model import build_model
 from plumbline.train.portable import probe_windows
 from plumbline.train.weights import make_weights
 from tests.train.checkpoints import ACTIVATIONS, make_checkpoint, write_reviews

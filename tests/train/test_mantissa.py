@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from plumbline.train.compat.transformers import attention_function
-from plumbline.train.dropout import use_plain_attention
-from plumbline.train.mantissa import kept_part, measure_attention, measure_mantissa_bits
-from plumbline.train.model import build_model
+from plumbline.train.machine.mantissa import kept_part, measure_attention, measure_mantissa_bits
+from plumbline.train.models.dropout import use_plain_attention
+from plumbline.train.models.model import build_model
 from plumbline.train.selfcheck import shipped_spec
 
 

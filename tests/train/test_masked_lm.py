@@ -15,8 +15,8 @@ import torch
 from plumbline.train.batches import Batch, pack_rows
 from plumbline.train.context import Context
 from plumbline.train.job import TrainJob, open_run
-from plumbline.train.recorder import named_gradients
 from plumbline.train.speed_engine import make_engine
+from plumbline.train.watch.recorder import named_gradients
 from plumbline.train.windows import few_rows
 from tests.train.conftest import Trained, Workshop, differing_steps, within_limits
 

@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train.engine import Engine
-from plumbline.train.model import build_model
-from plumbline.train.native_operations import measure_operations
+from plumbline.train.machine.native_operations import measure_operations
+from plumbline.train.models.model import build_model
 from plumbline.train.ranks import Ranks
 
 PLAIN = functional.scaled_dot_product_attention

@@ -29,7 +29,7 @@ from plumbline.schema.spec import ScheduleSpec, write_spec
 from plumbline.train import job
 from plumbline.train.batches import of_probe
 from plumbline.train.digests import checksum
-from plumbline.train.fingerprint import recorded_variables
+from plumbline.train.machine.fingerprint import recorded_variables
 from plumbline.train.numerics import (
     apply_settings,
     digest_states,

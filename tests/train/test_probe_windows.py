@@ -27,7 +27,7 @@ from plumbline.schema.evidence import PortableEvidence
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.engine import Engine
-from plumbline.train.model import build_model, load_weights
+from plumbline.train.models.model import build_model, load_weights
 from plumbline.train.portable import probe_windows
 from plumbline.train.portable.operations import FORMS
 from plumbline.train.portable.probe_windows import ProbeWindows

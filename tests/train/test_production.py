@@ -30,13 +30,13 @@ from plumbline.train.job import TrainJob, open_run
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import make_optimizer
 from plumbline.train.own_checks import OwnChecks
-from plumbline.train.proof import Prover
+from plumbline.train.portable.window_digests import ModuleDigests
+from plumbline.train.proof.steps import Prover
+from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.ranks import Ranks
-from plumbline.train.recorder import Stage, Tensors
 from plumbline.train.speed_engine import compile_model, make_engine
-from plumbline.train.update import UpdateCheck
+from plumbline.train.watch.recorder import Stage, Tensors
 from plumbline.train.weights import make_weights
-from plumbline.train.window_digests import ModuleDigests
 from plumbline.train.windows import WindowRunner, WindowSetting
 from tests.train.conftest import Workshop
 from tests.train.production_faults import FAULTS

@@ -18,11 +18,11 @@ from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec, Speed
 from plumbline.schema.tolerance import is_off, is_over, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
-from plumbline.train.model import build_model
-from plumbline.train.proof import Prover
-from plumbline.train.proof_modules import ModuleProofs
+from plumbline.train.models.model import build_model
+from plumbline.train.proof.modules import ModuleProofs
+from plumbline.train.proof.repeated import Repeated
+from plumbline.train.proof.steps import Prover
 from plumbline.train.ranks import Ranks
-from plumbline.train.repeated import Repeated
 from plumbline.train.speed_engine import compile_model
 
 ROWS, LENGTH, VOCABULARY = 8, 24, 200

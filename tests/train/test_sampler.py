@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plumbline.train import sampler
-from plumbline.train.sampler import Sampler
+from plumbline.train.machine import sampler
+from plumbline.train.machine.sampler import Sampler
 
 
 def test_the_sampler_ends_its_thread() -> None:
@@ -56,7 +56,7 @@ def test_a_machine_without_disk_counters_says_nothing_of_them(tmp_path: Path, mo
 RANK = r"""
 import os, subprocess, sys, time
 from pathlib import Path
-from plumbline.train.sampler import own_jiffies, own_processes
+from plumbline.train.machine.sampler import own_jiffies, own_processes
 
 BURN = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); time.sleep(60)"
 folder, rank = Path(sys.argv[1]), os.environ["RANK"]

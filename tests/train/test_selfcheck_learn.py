@@ -84,6 +84,6 @@ def test_what_passed_is_checked_once_for_each_lock(tmp_path: Path, monkeypatch: 
     assert learn_difference_once(ranks, tmp_path) == ""
     monkeypatch.setattr(selfcheck_learn, "learn_difference", lambda _: "wrong")
     assert learn_difference_once(ranks, tmp_path) == ""
-    monkeypatch.setattr("plumbline.train.fingerprint._packages", lambda: {"torch": "99"})
+    monkeypatch.setattr("plumbline.train.machine.fingerprint._packages", lambda: {"torch": "99"})
     assert learn_difference_once(ranks, tmp_path) == "wrong"
     assert learn_difference_once(ranks, tmp_path) == "wrong"

@@ -19,15 +19,15 @@ from plumbline.schema.production import SpeedTrail
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.train import batches, speed
-from plumbline.train.clock import StepClock
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
-from plumbline.train.microbench import flops_of, step_flops
+from plumbline.train.machine.clock import StepClock
+from plumbline.train.machine.microbench import flops_of, step_flops
+from plumbline.train.machine.sampler import Sampler
 from plumbline.train.own_checks import OwnChecks
 from plumbline.train.rows import Rows
-from plumbline.train.sampler import Sampler
 from plumbline.train.speed import WINDOW, found_warm
 from plumbline.train.speed_engine import make_engine
 from plumbline.train.windows import WindowRunner

@@ -32,8 +32,8 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import ModelSpec, write_spec
 from plumbline.train.compat import torch as compat_torch
 from plumbline.train.compat.transformers import attention_of, use_attention_formula
-from plumbline.train.families import build_family
-from plumbline.train.model import describe_model
+from plumbline.train.models.families import build_family
+from plumbline.train.models.model import describe_model
 from plumbline.train.numerics import apply_settings
 from plumbline.train.selfcheck import judge_windows, trained
 from plumbline.upgrade.answer import Trial
@@ -63,8 +63,8 @@ READERS = {
     "plumbline/night/doctor/place.py",  # the version of CUDA, for the same
     "plumbline/local/database.py",  # the name of a cluster's folder
     "plumbline/environments/installed.py",  # the markers of locks
-    "plumbline/train/families.py",  # the message about a model that cannot be built
-    "plumbline/train/fingerprint.py",  # the record
+    "plumbline/train/models/families.py",  # the message about a model that cannot be built
+    "plumbline/train/machine/fingerprint.py",  # the record
     "plumbline/train/learn.py",  # the identity of a checkpoint
     "plumbline/train/selfcheck.py",  # the range of each set of golden digests
 }

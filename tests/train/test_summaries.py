@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plumbline.schema.sketch import BLOCK, sketch
 from plumbline.train.digests import device_lanes, digest_each, host_array, lanes
-from plumbline.train.summaries import NUM_SIGNED, DeviceSummary, Summary, TensorSummary, read_rows
+from plumbline.train.watch.summaries import NUM_SIGNED, DeviceSummary, Summary, TensorSummary, read_rows
 
 
 def _values(size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -13,7 +13,7 @@ from plumbline.schema.production import SpeedTrail
 from plumbline.train.digests import checksum
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.ranks import Ranks
-from plumbline.train.trail import TrailObserver
+from plumbline.train.watch.trail import TrailObserver
 
 
 def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:

@@ -17,9 +17,10 @@ from plumbline.records import load_record
 from plumbline.schema.errors import StoppedError
 from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import Judgement
-from plumbline.train import batches, dropout, engine, evaluation, windows
+from plumbline.train import batches, engine, evaluation, windows
 from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
+from plumbline.train.models import dropout
 from plumbline.train.tasks import Answers, Task
 from tests.said import said
 from tests.train.conftest import RECIPE, Trained, Workshop

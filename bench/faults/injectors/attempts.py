@@ -10,8 +10,9 @@ from torch import nn
 
 from bench.faults.injectors.patching import during, wrap_method
 from bench.faults.world import TRAIN_ROWS
-from plumbline.train import dropout, engine, evaluation, learn
+from plumbline.train import engine, evaluation, learn
 from plumbline.train.engine import Engine
+from plumbline.train.models import dropout
 
 
 def _on_optimizer(part: str, change: Callable[[Any], None]) -> None:

@@ -15,8 +15,10 @@ from bench.faults.catalogue import OTHER_ISA, PLAIN, Entry, control
 from bench.faults.injectors.hooks import LEARN, accumulated, clip, entropy, own_update
 from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
 from bench.faults.world import Content
-from plumbline.train import batches, dropout, engine, fingerprint, learn, probe, speed
+from plumbline.train import batches, engine, learn, probe, speed
 from plumbline.train.checkpoint import load_checkpoint
+from plumbline.train.machine import fingerprint
+from plumbline.train.models import dropout
 
 
 @control()

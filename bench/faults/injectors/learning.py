@@ -18,8 +18,9 @@ from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import LEARN, Tensor, of_curve, short_of, wrap_while
 from bench.faults.injectors.patching import during, replace_everywhere, wrap_method
 from bench.faults.world import BATCH, TRAIN_ROWS
-from plumbline.train import batches, dropout, engine, learn
+from plumbline.train import batches, engine, learn
 from plumbline.train.engine import Engine
+from plumbline.train.models import dropout
 
 _ROWS_OF_A_STEP = BATCH
 _PRUNED = 0.1

@@ -12,8 +12,9 @@ from torch import nn
 from bench.faults.catalogue import second_process
 from bench.faults.injectors.hooks import of_curve, wrap_while
 from bench.faults.injectors.patching import during, wrap_method
-from plumbline.train import dropout, engine
+from plumbline.train import engine
 from plumbline.train.engine import Engine
+from plumbline.train.models import dropout
 
 _SHORT = 12
 _WARM_UP = 200

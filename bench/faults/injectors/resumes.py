@@ -9,8 +9,9 @@ import torch
 from bench.faults.catalogue import NOISE, OTHER_ISA, fault
 from bench.faults.injectors.hooks import RESTART, interrupt, wrap_while
 from bench.faults.injectors.patching import during, wrap_method
-from plumbline.train import checkpoint, context, dropout
+from plumbline.train import checkpoint, context
 from plumbline.train.engine import Engine
+from plumbline.train.models import dropout
 
 _RISE = 8
 

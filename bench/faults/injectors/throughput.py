@@ -13,7 +13,8 @@ from torch.optim import adamw
 
 from bench.faults.catalogue import Entry, fault
 from bench.faults.injectors.patching import wrap_method
-from plumbline.train import batches, engine, sampler, speed
+from plumbline.train import batches, engine, speed
+from plumbline.train.machine import sampler
 
 
 @fault("loader", "speed")

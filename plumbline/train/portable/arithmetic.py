@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.train.portable.compositions import bound_compositions, masks
 from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS, UnportableOperationError
-from plumbline.train.summaries import is_summarizing
+from plumbline.train.watch.summaries import is_summarizing
 
 _NATIVE = frozenset(name for names in BY_CONSTRUCTION.values() for name in names)
 _SILENT = frozenset({"profiler", "prim"})

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from plumbline.train.dropout import DropoutClock, keep_mask
+from plumbline.train.models.dropout import DropoutClock, keep_mask
 from plumbline.train.portable.operations import UnportableOperationError
 
 _ROOT_OF_HALF = 0.7071067811865476

@@ -12,7 +12,7 @@ from plumbline.data.staging.order import random_keys
 from plumbline.train.batches import Batch
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine
-from plumbline.train.families import input_fields
+from plumbline.train.models.families import input_fields
 
 
 def drawn_row(batch: Batch, vocab_size: int, draw: str) -> Batch:

@@ -13,7 +13,7 @@ from plumbline.schema.portable_parts import probe_places
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.engine import Engine, Observer
-from plumbline.train.model import build_model, fit_activations, load_weights
+from plumbline.train.models.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
 from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.draw import answer
@@ -21,8 +21,8 @@ from plumbline.train.portable.operations import UnportableOperationError
 from plumbline.train.portable.products import check_products, training_products
 from plumbline.train.portable.steps import digested, parted_processes, portable_window, short_digest
 from plumbline.train.ranks import Ranks
-from plumbline.train.recorder import Recorder
-from plumbline.train.taps import ModuleTaps
+from plumbline.train.watch.recorder import Recorder
+from plumbline.train.watch.taps import ModuleTaps
 
 
 class _Pace:

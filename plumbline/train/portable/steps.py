@@ -14,8 +14,8 @@ from plumbline.schema.portable_parts import common, other_formats, window_parts
 from plumbline.schema.sketch import reduced
 from plumbline.train.digests import finite
 from plumbline.train.ranks import Ranks
-from plumbline.train.recorder import Stage
-from plumbline.train.summaries import Summary
+from plumbline.train.watch.recorder import Stage
+from plumbline.train.watch.summaries import Summary
 
 
 class Digested(NamedTuple):

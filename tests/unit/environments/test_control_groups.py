@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.environments.control_groups import QuotaUse, memory_kills, memory_limit, quota_use
-from plumbline.train import sampler
+from plumbline.train.machine import sampler
 
 
 def tree(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:

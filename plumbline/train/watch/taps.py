@@ -21,9 +21,9 @@ from plumbline.train.batches import Batch
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.recorder import STAGES, Book, Stage, Tensors
 from plumbline.train.replay import Keeper
-from plumbline.train.summaries import Rows, Summary, TensorSummary, read_rows
+from plumbline.train.watch.recorder import STAGES, Book, Stage, Tensors
+from plumbline.train.watch.summaries import Rows, Summary, TensorSummary, read_rows
 
 
 @dataclass

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from plumbline.train.batches import Batch
-from plumbline.train.calls import ModuleCalls
 from plumbline.train.engine import Engine, Observer, StepOutcome
+from plumbline.train.watch.calls import ModuleCalls
 
 Kept = TypeVar("Kept")
 Stage = Literal["forward", "gradient", "clipped", "weight"]

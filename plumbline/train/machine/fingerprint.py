@@ -19,8 +19,8 @@ from plumbline.schema.digest import digest_lock
 from plumbline.schema.evidence import NativeOperation
 from plumbline.schema.fingerprint import Cpu, Fingerprint, Gpu
 from plumbline.schema.variables import variable
+from plumbline.train.machine.sampler import allowed_cores
 from plumbline.train.ranks import Ranks
-from plumbline.train.sampler import allowed_cores
 
 _VARIABLES = re.compile(
     r"^(CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|OMP|MKL|KMP|GOMP|OPENBLAS|TORCH(?!ELASTIC)|PYTORCH|ATEN|TOKENIZERS|HF_HUB_OFFLINE"

@@ -21,11 +21,11 @@ from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import checksum, finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
-from plumbline.train.proof_modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
-from plumbline.train.repeated import Repeated, chances
-from plumbline.train.summaries import aside
+from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
+from plumbline.train.proof.repeated import Repeated, chances
+from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.tasks import IGNORED
-from plumbline.train.update import UpdateCheck
+from plumbline.train.watch.summaries import aside
 
 _CLIPPING = 1e-6
 """What torch adds to the norm by which it divides."""

@@ -79,7 +79,7 @@ def bits_form(device: torch.device) -> Callable[..., torch.Tensor]:
         return plain_bits
     trial = (3, 2050, _key(7, 3, 2), 40, 1 << 22, device)
     try:
-        from plumbline.train.dropout_kernel import fused_bits
+        from plumbline.train.models.dropout_kernel import fused_bits
 
         is_equal = torch.equal(fused_bits(*trial), plain_bits(*trial))
     except Exception:  # noqa: BLE001 - without Triton, a C compiler or a place for its output each layer raises its own

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from plumbline.train.summaries import is_summarizing
+from plumbline.train.watch.summaries import is_summarizing
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:

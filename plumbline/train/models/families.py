@@ -67,7 +67,7 @@ def attention_of_double(model: nn.Module) -> Iterator[None]:
 def in_double(model: nn.Module) -> nn.Module:
     """Return the model in fp64, with an attention that supports fp64."""
     if getattr(model.config, "model_type", "") in _ONLY_IN_SINGLE:
-        from plumbline.train.dropout import use_plain_attention
+        from plumbline.train.models.dropout import use_plain_attention
 
         use_plain_attention(model)
     return model.double()

@@ -11,7 +11,7 @@ from plumbline.schema import limits
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, read_losses
-from plumbline.train.recorder import Book, Stage, Tensors
+from plumbline.train.watch.recorder import Book, Stage, Tensors
 
 
 class ModuleValues(Book[torch.Tensor]):

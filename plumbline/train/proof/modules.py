@@ -20,12 +20,12 @@ from torch.func import functional_call
 
 from plumbline.schema.proof import Draws, ProofStage
 from plumbline.schema.tolerance import sum_limit
-from plumbline.train.calls import first_tensor
 from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
-from plumbline.train.native_draws import Draw, NativeDraws, drops
-from plumbline.train.repeated import MOST_TRIALS, Repeated, in_double
-from plumbline.train.summaries import aside
+from plumbline.train.proof.draws import Draw, NativeDraws, drops
+from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
+from plumbline.train.watch.calls import first_tensor
+from plumbline.train.watch.summaries import aside
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _TINY = 1e-300

@@ -14,8 +14,8 @@ from plumbline.train.batches import Batch
 from plumbline.train.digests import host_arrays
 from plumbline.train.engine import StepOutcome
 from plumbline.train.portable.steps import Digested, digested, joined, short_digest
-from plumbline.train.recorder import STAGES, Book, Stage, Tensors
-from plumbline.train.summaries import TensorSummary, read_rows
+from plumbline.train.watch.recorder import STAGES, Book, Stage, Tensors
+from plumbline.train.watch.summaries import TensorSummary, read_rows
 
 
 class ModuleDigests(Book[Digested]):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from plumbline.train.native_draws import ATTENTION, Draw, asked, bound
+from plumbline.train.proof.draws import ATTENTION, Draw, asked, bound
 
 _TINY = 1e-300
 _NUM_CHANCES = 2**20 + 7

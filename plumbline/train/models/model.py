@@ -86,7 +86,7 @@ def _config(spec: ModelSpec, attention: str, dropout: float) -> BertConfig:
 def _build(spec: ModelSpec, task: str, attention: str, dropout: float) -> nn.Module:
     kind: type[nn.Module] | None = modeling_bert.__dict__.get(f"BertFor{training_task(task).head}")
     if spec.family != "bert" or kind is None:
-        from plumbline.train.families import build_family
+        from plumbline.train.models.families import build_family
 
         return build_family(spec, task, attention, dropout)
     return kind(_config(spec, attention, dropout))

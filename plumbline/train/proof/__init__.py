@@ -1,0 +1,1 @@
+"""The recorded step repeated by its own definition: modules, loss, clipping, update, draws."""
