@@ -77,6 +77,8 @@ class Line:
 
     points: str
     series: int
+    words: str = ""
+    """What each point says on hover, separated by bars; "" without hover."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from plumbline.report.charts import (
     CONTEXT,
@@ -156,7 +157,7 @@ def _drawn(content: Curves, size: ChartSize, bounds: tuple[float, float], series
         frame,
         x_ticks=tuple(_x_ticks(content, size, x, frame.width)),
         y_ticks=tuple(Tick(y(value), label) for value, label in zip(values, y_words, strict=True)),
-        lines=tuple(Line(points, series(name)) for name in drawn for points in _pieces(content.lines[name], x, y)),
+        lines=tuple(line for name in drawn for line in _pieces(content, name, x, y, series(name))),
         marks=tuple(marks),
         labels=(
             *(_end_labels({name: (y(value), value) for name, (_, value) in ends.items()}, frame, series)
@@ -178,14 +179,17 @@ def _last(line: Sequence[float | None]) -> tuple[int, float] | None:
     return known[-1] if known else None
 
 
-def _pieces(line: Sequence[float | None], x: Scale, y: Scale) -> list[str]:
-    pieces: list[list[str]] = [[]]
-    for index, value in enumerate(line):
-        if value is not None and math.isfinite(value):
-            pieces[-1].append(f"{x(index)},{y(value)}")
-        elif pieces[-1]:
-            pieces.append([])
-    return [" ".join(piece) for piece in pieces if len(piece) > 1]
+def _pieces(content: Curves, name: str, x: Scale, y: Scale, series: int) -> Iterator[Line]:
+    """Yield the lines between missing values, with the number of each point."""
+    for _, piece in groupby(enumerate(content.lines[name]), key=lambda point: _is_known(point[1])):
+        known = [(index, value) for index, value in piece if value is not None and math.isfinite(value)]
+        if len(known) > 1:
+            words = (f"{name}, {_x_name(content, index)}: {number(value)}" for index, value in known)
+            yield Line(" ".join(f"{x(index)},{y(value)}" for index, value in known), series, "|".join(words))
+
+
+def _x_name(content: Curves, index: int) -> str:
+    return content.x_names[index] if content.x_names else f"{content.x_label or 'step'} {index * content.stride:,}"
 
 
 def _signs(content: Curves, frame: Chart, x: Scale, y: Scale, series: Callable[[str], int]) -> Iterator[ChartLabel]:

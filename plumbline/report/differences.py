@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from plumbline.report.sentences import NONE, clean
+from plumbline.judge.history.metrics import read_metrics
+from plumbline.report.sentences import NONE, clean, number, percent, when_of
 from plumbline.schema.fingerprint import Fingerprint
+from plumbline.schema.record import RunRecord
+from plumbline.schema.verdict import PlatformResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,33 @@ class FingerprintDifference:
     values: tuple[str, ...]
     differs: tuple[bool, ...]
     """Whether each value differs from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class NightChange:
+    """What changed on one platform since an earlier night; `anchor` is the table of the environment's differences."""
+
+    platform: str
+    since: str
+    accuracy: str
+    throughput: str
+    num_differences: int
+    anchor: str
+
+
+def night_change(platform: str, result: PlatformResult, earlier: RunRecord, num_differences: int) -> NightChange:
+    """Compare a platform's numbers with those of an earlier night's record."""
+    before = read_metrics(earlier)
+    old, new = before["throughput"], result.samples_per_second
+    change = f" ({100 * (new / old - 1):+.1f} %)" if old and new is not None else ""
+    return NightChange(
+        platform,
+        when_of(earlier.round_id or earlier.record_id),
+        f"{percent(before['accuracy'], 2)} → {percent(result.accuracy, 2)}",
+        f"{NONE if old is None else number(old)} → {NONE if new is None else number(new)} /s{change}",
+        num_differences,
+        f"since-{platform}",
+    )
 
 
 def described(fingerprint: Fingerprint) -> str:

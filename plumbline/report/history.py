@@ -11,7 +11,7 @@ from plumbline.judge.statistics.changepoints import changes
 from plumbline.report.charts import Chart
 from plumbline.report.curves import ChangeMark, Curves, curves
 from plumbline.report.decisions import entry_sentence
-from plumbline.report.sentences import SYMBOLS, clean, sentence_of
+from plumbline.report.sentences import SYMBOLS, clean, number, seconds, sentence_of, templates
 from plumbline.report.summary import ChangeSummary, LineSummary
 from plumbline.schema.fact import fact
 from plumbline.schema.verdict import Outcome, RoundVerdict
@@ -115,7 +115,10 @@ class DecisionRow:
 class MetricView:
     """Chart of one metric, with sentences about its level."""
 
+    key: str
     name: str
+    last: str
+    """Last measured value, with its unit; "" if there is none."""
     level: str
     tonight: str
     verdict: Outcome
@@ -123,12 +126,19 @@ class MetricView:
     changes: tuple[str, ...]
     decisions: tuple[DecisionRow, ...]
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether its nights were enough for a verdict."""
+        return bool(self.tonight) or self.verdict == "pass"
+
 
 def metric_view(history: MetricHistory, summary: LineSummary, last: int) -> MetricView:
     """Build the view of one metric's `last` nights."""
     unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
     return MetricView(
-        name=clean(summary.metric, 80),
+        key=clean(summary.metric, 80),
+        name=label_of(summary.metric),
+        last=_with_unit(next((value for value in reversed(history.values) if value is not None), None), unit, factor),
         level=level_sentence(summary),
         tonight="" if summary.reason in ("quiet", "learning") else clean(_short(history, summary.sentence), 600),
         verdict=summary.verdict,
@@ -138,10 +148,21 @@ def metric_view(history: MetricHistory, summary: LineSummary, last: int) -> Metr
     )
 
 
+def label_of(metric: str) -> str:
+    """Return a metric's name in words; that of another tool's stays."""
+    return templates().get(f"metric.{metric}", clean(metric, 80))
+
+
+def _with_unit(value: float | None, unit: str, factor: float) -> str:
+    if value is None:
+        return ""
+    return seconds(value) if unit == "s" else f"{number(value * factor)}{f' {unit}' if unit else ''}"
+
+
 def level_sentence(summary: LineSummary) -> str:
     """Describe a metric's reference, spread and limit."""
     if summary.reference is None:
-        return sentence_of(fact("line.learning", nights=summary.nights))
+        return sentence_of(fact("line.learning", nights=summary.nights - summary.missing))
     unit, factor = _UNITS.get(summary.unit, (summary.unit, 1.0))
     limit = "" if summary.limit is None else fact("line.limit", limit=f"{summary.limit * factor:.4g}")
     least = "" if summary.least_loss is None else fact("line.least-loss", size=f"{abs(summary.least_loss):.1%}")
@@ -198,7 +219,7 @@ def _chart(history: MetricHistory, summary: LineSummary, first: int, unit: str, 
     note = sentence_of(fact("line.chart", nights=len(values)))
     return curves(
         Curves(
-            clean(summary.metric, 80), note, lines, unit, "night", tuple(lines),
+            label_of(summary.metric), note, lines, unit, "night", tuple(lines),
             x_names=[history.day(first + index) for index in range(len(values))],
             signs={"measured": signs}, changes=sorted(changes, key=lambda change: change.index),
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -15,7 +16,7 @@ from typing import Any
 from plumbline.schema.escape import MAX_CHARS
 from plumbline.schema.escape import clean as clean_text
 from plumbline.schema.fact import LIST, Fact, Statement
-from plumbline.schema.record import RunRecord
+from plumbline.schema.record import RunRecord, named_time
 from plumbline.schema.verdict import Cause, Divergence, Finding, Note, Outcome, PlatformResult
 
 _KEYS = set(Fact.model_fields)
@@ -204,6 +205,13 @@ def deciding(result: PlatformResult) -> Finding | None:
 def by_rounding(result: PlatformResult) -> bool:
     """Return whether the runs differ by rounding only."""
     return any(note.code == "rounding" for note in result.notes)
+
+
+def when_of(round_id: str, time: float | None = None) -> str:
+    """Return the minute in a round's name (UTC); of a name without one that of `time`, else the name."""
+    if (named := named_time(round_id)) is None and time is not None:
+        named = datetime.fromtimestamp(time, UTC)
+    return clean(round_id, 63) if named is None else f"{named:%Y-%m-%d %H:%M}"
 
 
 def pair_names(reference: RunRecord, candidate: RunRecord) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Site pages over all rounds: index, nights by platform, platform metrics. Pure.
+"""Site pages of one suite: nights by platform, platform metrics. Pure.
 
 Links are relative, so that the pages open from a folder, a bucket's static hosting and a local server alike.
 """
@@ -8,14 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from urllib.parse import quote
 
 from plumbline.judge.history.segments import MetricHistory
 from plumbline.report.history import HistoryPoint, MetricView, metric_view, since
 from plumbline.report.html import rendered
-from plumbline.report.sentences import SYMBOLS, clean, sentence_of, some_of
+from plumbline.report.sentences import SYMBOLS, clean, sentence_of, some_of, when_of
 from plumbline.report.story import headline
 from plumbline.report.summary import LineSummary
 from plumbline.schema.fact import fact
@@ -28,31 +27,6 @@ MOST_CHARTS = 70
 """Maximum number of charts on a page, which bounds its size."""
 _MOST_CHANGES = 60
 _NAV = re.compile(r"<!--nights-->.*?<!--/nights-->", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteRow:
-    """Index row: one suite with its latest round."""
-
-    suite: str
-    latest: RoundVerdict
-    has_report: bool
-    has_pages: bool
-
-    @property
-    def href(self) -> str:
-        """Return the link to the suite's page, or ""."""
-        return f"{quote(self.suite)}/index.html" if self.has_pages else ""
-
-    @property
-    def report(self) -> str:
-        """Return the link to the latest report, or ""."""
-        return report_href("..", self.suite, self.latest.round) if self.has_report else ""
-
-    @property
-    def sentence(self) -> str:
-        """Describe the verdict in one sentence."""
-        return headline(self.latest, sorted(self.latest.platforms), "", exact=False).sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +68,14 @@ def report_href(root: str, suite: str, round_id: str) -> str:
     return f"{root}/rounds/{quote(suite)}/{quote(round_id)}/report.html"
 
 
+def page_href(suite: str) -> str:
+    """Return the relative link to a suite's page, from the start page."""
+    return f"{quote(suite)}/index.html"
+
+
 def platform_name(platform: str) -> str:
     """Return the file name of a platform's page."""
     return f"platform-{platform}.html"
-
-
-def index_page(rows: Sequence[SuiteRow]) -> str:
-    """Render the index of suites, worst latest verdict first."""
-    order = ("invalid", "drift", "inconclusive", "pass")
-    ranked = sorted(rows, key=lambda row: (order.index(row.latest.verdict), row.suite))
-    return rendered("index.html.j2", rows=ranked)
 
 
 def suite_page(
@@ -125,20 +97,21 @@ def suite_page(
 
 
 def night_rows(
-    suite: str, platforms: Sequence[str], series: Mapping[str, SeriesFile], reports: Collection[str]
-) -> tuple[MatrixRow, ...]:
+    suite: str, platforms: Sequence[str], series: Mapping[str, SeriesFile], reports: Collection[str],
+    *, root: str = "../..", last: int = NIGHTS,
+) -> tuple[MatrixRow, ...]:  # fmt: skip
     """Return all platforms' last nights, newest first."""
     times = {name: judged.time for platform in platforms for name, judged in series[platform].judged.items()}
-    newest = sorted(times, key=lambda name: (times[name], name), reverse=True)[:NIGHTS]
+    newest = sorted(times, key=lambda name: (times[name], name), reverse=True)[:last]
     changes = {platform: _by_round(stack_changes(series[platform])) for platform in platforms}
     rows = []
     for name in newest:
         results = {platform: series[platform].judged.get(name) for platform in platforms}
-        when = _minute(times[name])
+        when = when_of(name, times[name])
         cells = tuple(
             _cell(platform, when, result, changes[platform].get(name, ())) for platform, result in results.items()
         )
-        report = report_href("../..", suite, name) if name in reports else ""
+        report = report_href(root, suite, name) if name in reports else ""
         rows.append(MatrixRow(clean(name, 63), when, report, cells, _not_passed(results)))
     return tuple(rows)
 
@@ -170,7 +143,7 @@ def stack_changes(series: SeriesFile) -> tuple[StackChange, ...]:
                 old, new = series.words[column[before]], series.words[column[after]]
                 if old != new:
                     name = series.round[after]
-                    found = StackChange(name, _minute(series.time[after]), what, clean(old, 80), clean(new, 80))
+                    found = StackChange(name, when_of(name, series.time[after]), what, clean(old, 80), clean(new, 80))
                     changes.setdefault((name, what, old, new), found)
     return tuple(sorted(changes.values(), key=lambda change: change.when))
 
@@ -190,7 +163,7 @@ def platform_page(
 ) -> str:
     """Render a platform's metrics over its nights, and its machine changes."""
     judged = list(series.judged.items())
-    points = [HistoryPoint(name, _minute(result.time), result.verdict) for name, result in judged]
+    points = [HistoryPoint(name, when_of(name, result.time), result.verdict) for name, result in judged]
     metrics: dict[str, list[MetricView]] = {}
     for history, summary in lines[:MOST_CHARTS]:
         metrics.setdefault(clean(history.workload, 63), []).append(metric_view(history, summary, NIGHTS))
@@ -246,7 +219,3 @@ def with_nights(page: str, suite: str, earlier: str, later: str) -> str:
     links += [("night after →", f"../{quote(later)}/report.html")] if later else []
     nav = rendered("nights.html.j2", links=links)
     return _NAV.sub(lambda _: f"<!--nights-->{nav}<!--/nights-->", page, count=1)
-
-
-def _minute(time: float) -> str:
-    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M}"

@@ -11,9 +11,15 @@ from datetime import datetime
 
 from plumbline.records import LoadedRecord
 from plumbline.report.charts import Chart
-from plumbline.report.differences import FingerprintDifference, described, differences
+from plumbline.report.differences import (
+    FingerprintDifference,
+    NightChange,
+    described,
+    differences,
+    night_change,
+)
 from plumbline.report.history import Points, history_chart, since
-from plumbline.report.sentences import clean, note_line, top_cause
+from plumbline.report.sentences import clean, note_line, top_cause, when_of
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.workloads import WorkloadView, workload_view
@@ -50,6 +56,7 @@ class DifferenceTable:
     columns: tuple[str, ...]
     rows: tuple[FingerprintDifference, ...]
     left_out: int = 0
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ class ReportView:
     cards: tuple[PlatformCard, ...]
     workloads: tuple[WorkloadView, ...]
     history: Chart | None
+    since: tuple[NightChange, ...]
+    """Of each platform, against the night before or the one that was asked for."""
     changes: tuple[DifferenceTable, ...]
     timings: tuple[Bars, ...]
     records: tuple[RecordLink, ...]
@@ -124,6 +133,9 @@ def build_view(
         for name, loaded in ordered.items():
             links.append(_link(name, loaded.record, records_base, record_links or {}))
             now.setdefault(name, loaded.record.fingerprint)
+    past = {_name(name): record for name, record in (earlier or {}).items()}
+    changes = _changes(now, before, past, order)
+    size = {table.anchor: len(table.rows) + table.left_out for table in changes}
     rows = {name: _row(name, verdict.platforms[name], now.get(name), _of(before, name)) for name in order}
     worst_first, folded = list(order), set[str]()
     if len(order) > _MOST_PLATFORMS:
@@ -132,7 +144,10 @@ def build_view(
     exact = bool(workloads) and all(workload.exact for workload in workloads)
     return ReportView(
         headline=headline(
-            _without(verdict, unjudged), [name for name in order if name != unjudged], _night(links), exact=exact
+            _without(verdict, unjudged),
+            [name for name in order if name != unjudged],
+            _night(verdict.round, links),
+            exact=exact,
         ),
         rows=tuple(rows[name] for name in worst_first if name not in folded),
         passed=tuple(rows[name] for name in order if name in folded),
@@ -144,7 +159,12 @@ def build_view(
         unjudged=unjudged,
         workloads=tuple(workloads),
         history=history_chart(points, order, marked) if points else None,
-        changes=_changes(now, before, {_name(name): record for name, record in (earlier or {}).items()}, order),
+        since=tuple(
+            night_change(name, verdict.platforms[name], past[name], size.get(f"since-{name}", 0))
+            for name in worst_first
+            if name in past and name in now
+        ),
+        changes=changes,
         timings=round_bars(verdict, worst_first),
         records=tuple(sorted(links, key=lambda link: order.index(link.platform))),
         findings=tuple((name, finding) for name in order for finding in verdict.platforms[name].findings),
@@ -172,8 +192,9 @@ def _of(records: Records, name: str) -> list[LoadedRecord]:
     return [lot[name] for lot in records.values() if name in lot]
 
 
-def _night(links: Sequence[RecordLink]) -> str:
-    return min(link.started_at for link in links).strftime("%Y-%m-%d %H:%M %Z") if links else ""
+def _night(round_id: str, links: Sequence[RecordLink]) -> str:
+    """Return the time of the round, the same on every page."""
+    return f"{when_of(round_id, min(link.started_at for link in links).timestamp())} UTC" if links else ""
 
 
 def _row(
@@ -212,16 +233,18 @@ def _changes(
         if name in now and name in earlier:
             other = earlier[name]
             rows = differences([other.fingerprint, now[name]])
-            night = clean(other.round_id or other.record_id, 63)
-            tables.append(_cut(f"{name} since {night}", (night, "now"), rows))
+            night = when_of(other.round_id or other.record_id)
+            tables.append(_cut(f"{name} since {night}", (night, "now"), rows, f"since-{name}"))
         if name in now and (baselines := _of(before, name)):
             rows = differences([baselines[0].record.fingerprint, now[name]])
             tables.append(_cut(f"{name} since its baseline", ("baseline", "now"), rows))
     return tuple(tables)
 
 
-def _cut(title: str, columns: tuple[str, ...], rows: tuple[FingerprintDifference, ...]) -> DifferenceTable:
-    return DifferenceTable(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS))
+def _cut(
+    title: str, columns: tuple[str, ...], rows: tuple[FingerprintDifference, ...], anchor: str = ""
+) -> DifferenceTable:
+    return DifferenceTable(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS), anchor)
 
 
 def _link(platform: str, record: RunRecord, base: str, links: Mapping[str, str]) -> RecordLink:

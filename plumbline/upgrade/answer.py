@@ -13,7 +13,9 @@ from pydantic import Field
 
 from plumbline.environments.changes import Failure, PackageChange
 from plumbline.environments.locks.model import Pin
-from plumbline.report.sentences import spoken
+from plumbline.report.charts import Chart
+from plumbline.report.pairs import between, pairs_chart
+from plumbline.report.sentences import some_of, spoken
 from plumbline.schema.base import Model, Name
 from plumbline.schema.errors import ExitCode
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Outcome, exit_code
@@ -146,6 +148,11 @@ class Speed(Model):
     low: float
     high: float
     num_pairs: int
+    pairs: tuple[float, ...] = Field(default=(), max_length=_MANY)
+    """Share of the throughput that each pair lost."""
+
+    def __str__(self) -> str:
+        return f"throughput: {self.outcome} ({between(self.low, self.high)}, {self.num_pairs} pairs)"
 
 
 class MemoryUse(Model):
@@ -157,6 +164,12 @@ class MemoryUse(Model):
     low: float
     high: float
     num_pairs: int
+    pairs: tuple[float, ...] = Field(default=(), max_length=_MANY)
+    """Growth in each pair."""
+
+    def __str__(self) -> str:
+        span = between(self.low, self.high, "more", "less")
+        return f"peak {self.kind}: {self.outcome} ({span}, {self.num_pairs} pairs)"
 
 
 class TrialLine(Model):
@@ -223,9 +236,51 @@ class UpgradeAnswer(Model):
             return tuple(culprit.sentence for culprit in self.culprits)
         if self.verdict == "pass" and self.changes and not self.image:
             count = len(self.changes)
-            same = f"training is the same with {'the changed package' if count == 1 else f'all {count} changes'}"
+            same = f"training is the same with {self.changes[0] if count == 1 else f'all {count} changes'}"
             return ("; ".join((same, *(note for note in self.notes if note == UNTIMED))),)
         return self.notes or (f"the verdict is {self.verdict}",)
+
+    @property
+    def headline(self) -> str:
+        """Return the answer's first clause: what changes training, or that nothing does."""
+        if len(self.culprits) > 1:
+            names = [change.package for culprit in self.culprits for change in culprit.changes]
+            return f"{some_of(names)} change training"
+        return self.sentences[0].partition("; ")[0].partition(" (hint: ")[0]
+
+    @property
+    def next_step(self) -> str:
+        """Return what to do now."""
+        if self.exit_code == ExitCode.USAGE:
+            return "change the candidate lock: a package in it cannot be installed"
+        if self.verdict == "pass":
+            return "use the candidate: the next night is judged against the accepted baselines as before"
+        if self.verdict != "drift":
+            is_undecided = any(part.outcome == "undecided" for part in self.measured)
+            quiet = " on a machine without other load" if is_undecided else ""
+            return f"run the upgrade again{quiet}: this answer is no pass"
+        keep = "keep the versions below, and upgrade the rest" if self.constraints else "keep the current lock"
+        return f"{keep}; if the change is intended, upgrade and accept a new baseline (`plumbline baseline accept`)"
+
+    @property
+    def measured(self) -> tuple[Speed | MemoryUse, ...]:
+        """Return what was compared in pairs."""
+        return (*([self.speed] if self.speed is not None else []), *self.memory)
+
+    @property
+    def charts(self) -> tuple[Chart, ...]:
+        """Return a chart of the pairs of each comparison."""
+        return tuple(
+            pairs_chart(
+                str(part),
+                part.pairs,
+                part.low,
+                part.high,
+                ("slower", "faster") if part is self.speed else ("more", "less"),
+            )
+            for part in self.measured
+            if part.pairs
+        )
 
     @property
     def further_notes(self) -> tuple[str, ...]:

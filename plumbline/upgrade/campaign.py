@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from plumbline.environments.changes import PackageChange
+from plumbline.report.pairs import between, change
+from plumbline.report.sentences import counted
 from plumbline.schema.base import Model
 from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.escape import first_of
@@ -125,10 +127,9 @@ def _measured(result: TrialResult) -> str:
     ratios = result.log_ratios
     if result.outcome != "same" or not ratios:
         return ""
-    losses = sorted(-100 * math.expm1(ratio) for ratio in ratios)
-    if len(losses) == 1:
-        return f"1 pair, {abs(losses[0]):.1f} % {'slower' if losses[0] > 0 else 'faster'}"
-    return f"{len(losses)} pairs, {losses[0]:.1f} % to {losses[-1]:.1f} % slower"
+    losses = sorted(-math.expm1(ratio) for ratio in ratios)
+    text = change(losses[0]) if len(losses) == 1 else between(losses[0], losses[-1])
+    return f"{counted(len(losses), 'pairs')}, {text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ class PairedDrop:
     high: float
     num_pairs: int
     measure: Measure = "throughput"
+    pairs: tuple[float, ...] = ()
+    """Each pair's fraction."""
 
     @property
     def least(self) -> float:
@@ -152,12 +154,14 @@ def paired_drop(
         outcome = "as fast"
     elif low > slower_above:
         outcome = "slower"
-    return PairedDrop(outcome, drop, low, high, len(values), measure)
+    return PairedDrop(outcome, drop, low, high, len(values), measure, tuple(-math.expm1(value) for value in values))
 
 
 def speed_of(drop: PairedDrop) -> Speed:
     """Convert a throughput comparison to its answer entry."""
-    return Speed(outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs)
+    return Speed(
+        outcome=drop.outcome, drop=drop.drop, low=drop.low, high=drop.high, num_pairs=drop.num_pairs, pairs=drop.pairs
+    )
 
 
 def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
@@ -165,5 +169,5 @@ def memory_use(drop: PairedDrop, kind: Memory) -> MemoryUse:
     outcomes: dict[str, Literal["more", "as much", "undecided"]] = {"slower": "more", "as fast": "as much"}
     return MemoryUse(
         kind=kind, outcome=outcomes.get(drop.outcome, "undecided"), growth=grown(drop.drop), low=grown(drop.low),
-        high=grown(drop.high), num_pairs=drop.num_pairs,
+        high=grown(drop.high), num_pairs=drop.num_pairs, pairs=tuple(map(grown, drop.pairs)),
     )  # fmt: skip

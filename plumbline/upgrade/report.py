@@ -32,15 +32,11 @@ def text_lines(answer: UpgradeAnswer) -> Iterator[str]:
         yield from (f"    {line}" for line in answer.constraints)
     for culprit in answer.culprits:
         yield from (f"  {label}: {url}" for label, url in culprit.links.items())
-    if answer.speed is not None:
-        speed = answer.speed
-        interval = f"{speed.low:+.1%} to {speed.high:+.1%}, {speed.num_pairs} pairs"
-        yield f"  throughput: {speed.outcome}; lost: {interval}"
-    for use in answer.memory:
-        yield f"  peak {use.kind}: {use.outcome}; grown: {use.low:+.1%} to {use.high:+.1%}, {use.num_pairs} pairs"
+    yield from (f"  {part}" for part in answer.measured)
     if answer.not_opened:
         yield f"  training opens no file of: {', '.join(answer.not_opened)}"
     yield from (f"  {note}" for note in answer.further_notes)
+    yield f"  next: {answer.next_step}"
 
 
 def junit_report(answer: UpgradeAnswer) -> str:
@@ -76,7 +72,8 @@ def summary_report(answer: UpgradeAnswer) -> str:
     lines += ["", *_links(answer.culprits), *_trials(answer)]
     if answer.not_opened:
         lines += ["", f"Training opens no file of {safe(', '.join(answer.not_opened), 2000)}."]
-    lines += ["", *(f"- {safe(note, 2000)}" for note in answer.further_notes)]
+    lines += ["", *(f"- {safe(note, 2000)}" for note in (*map(str, answer.measured), *answer.further_notes))]
+    lines += ["", f"**Next:** {safe(answer.next_step, 1000)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,8 @@ from plumbline.night.central.series import read_series
 from plumbline.night.rounds.nights import limits_of
 from plumbline.night.rounds.plan import by_time
 from plumbline.night.rounds.series import accepted_times
-from plumbline.report.site import NIGHTS, SuiteRow, index_page, platform_name, platform_page, suite_page, with_nights
+from plumbline.report.overview import SuiteRow, index_page
+from plumbline.report.site import NIGHTS, platform_name, platform_page, suite_page, with_nights
 from plumbline.report.summary import LineSummary, summarise
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.series import SeriesFile
@@ -44,7 +45,7 @@ def write_site(central: CentralStore, suite: Suite) -> str:
             ),
             **_platform_pages(central, suite, series, reports),
         }
-        pages[INDEX] = index_page(_suites(central, suite.name))
+        pages[INDEX] = index_page(_suites(central, suite.name, series))
         list(pool.map(lambda page: central.put_text(*page), pages.items()))
     _delete(central, (info.key for info in central.store.list(site_key(suite.name, "")) if info.key not in pages))
     return site_key(suite.name)
@@ -114,8 +115,8 @@ def _latest(
     return next((verdict for name in newest if name in reports and (verdict := central.find_round(suite, name))), None)
 
 
-def _suites(central: CentralStore, current: str) -> list[SuiteRow]:
-    """Return each suite in the store with its newest readable round."""
+def _suites(central: CentralStore, current: str, series: Mapping[str, SeriesFile]) -> list[SuiteRow]:
+    """Return each suite in the store with its newest readable round; `series` are those of the current one."""
     rounds: dict[str, list[str]] = {}
     for suite, name in central.list_rounds():
         rounds.setdefault(suite, []).append(name)
@@ -125,8 +126,8 @@ def _suites(central: CentralStore, current: str) -> list[SuiteRow]:
         newest = sorted(names, key=by_time, reverse=True)
         latest = next((verdict for name in newest if (verdict := central.find_round(suite, name))), None)
         if latest is not None:
-            has_report = latest.round in _reports(central, suite)
-            rows.append(SuiteRow(suite, latest, has_report, site_key(suite) in written))
+            own = series if suite == current else {name: _series(central, suite, name) for name in latest.platforms}
+            rows.append(SuiteRow(suite, latest, site_key(suite) in written, _reports(central, suite), own))
     return rows
 
 

@@ -10,6 +10,7 @@ from typing import get_args
 
 import pytest
 
+from plumbline.judge.history.metrics import METRICS
 from plumbline.report.sentences import clean, sentence_of, spoken, templates
 from plumbline.schema.fact import LIST, Fact, fact, joined
 from plumbline.schema.proof import ProofStage
@@ -52,6 +53,7 @@ def test_each_sentence_belongs_to_a_fact() -> None:
         "data.changed-both",
         "data.changed-label",
         *(f"{subject}.{code}" for subject in ("because", "hint") for code in get_args(CauseCode)),
+        *(f"metric.{metric.name}" for metric in METRICS),
         *(f"sure.{sure}" for sure in get_args(Sure)),
         *(f"proof.{stage}" for stage in get_args(ProofStage)),
         *(f"windows.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),

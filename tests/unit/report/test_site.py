@@ -18,7 +18,8 @@ from plumbline.night.central import CentralStore
 from plumbline.night.central.series import series_key
 from plumbline.night.rounds.reporting import link_to
 from plumbline.night.rounds.site import connect_reports, write_site
-from plumbline.report.site import NIGHTS, SuiteRow, index_page, night_rows, suite_page
+from plumbline.report.overview import SuiteRow, index_page
+from plumbline.report.site import NIGHTS, night_rows, suite_page
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.series import JudgedRound, SeriesFile
 from tests.unit.report.samples import drifted, verdict_of
@@ -75,9 +76,10 @@ def test_a_platforms_page_has_every_metric_with_reference_limit_decision_and_sin
     write_site(central, suite)
     page = read_bytes(central.store, "site/nightly/platform-azure.html").decode()
     words = " ".join(outlined(page).words.split())
-    for metric in ("throughput", "peak_memory", "accuracy", "first_step"):
+    for metric in ("Throughput55", "Peak memory1,192 MiB", "Accuracy0.8047", "Time to the first step"):
         assert metric in words
-    assert "Since: 2025-12-08 02:50 (11 rounds); before that pass on 2025-12-07 02:50; software" in words
+    assert "4 nights so far: too few for a reference" in words  # measured on four of the sixty
+    assert "Since 2025-12-08 02:40 (11 rounds); before that pass on 2025-12-07 02:40; software" in words
     assert "an interleaved A/B on one machine shows the loss: the software causes it" in words
     assert "step since 2025-12-07" in words
     assert "; limit 5" in words  # samples per second, 5% below the reference
@@ -127,7 +129,7 @@ def test_hostile_text_stays_text_on_every_page() -> None:
     series = {"aws": SeriesFile(suite=HOSTILE, platform="aws", judged=judged)}
     verdict = verdict_of("drift", {HOSTILE: drifted()}, suite=HOSTILE, round=HOSTILE)
     for page in (
-        index_page([SuiteRow(HOSTILE, verdict, has_report=True, has_pages=True)]),
+        index_page([SuiteRow(HOSTILE, verdict, has_pages=True, reports={HOSTILE}, series={HOSTILE: series["aws"]})]),
         suite_page(HOSTILE, ["aws"], series, verdict, {"20251120-a"}),
     ):
         tags = outlined(page).tags

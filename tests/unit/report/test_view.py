@@ -61,6 +61,9 @@ def test_the_night_before_is_compared_package_by_package():
     rows = {row.key: row.values for row in table.rows}
     assert rows["torch"] == ("2.12.1", "2.13.0")
     assert rows["lock file"] == ("b" * 12, "c" * 12)
+    (night,) = view.since
+    assert (night.accuracy, night.num_differences) == ("— → 80.27 %", len(table.rows))
+    assert night.throughput.endswith("%)")
 
 
 def test_the_taps_chart_counts_and_places_what_is_over_its_limit(drift):

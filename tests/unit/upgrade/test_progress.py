@@ -24,9 +24,9 @@ def line(part="speed", outcome="same", log_ratios=()):
 @pytest.mark.parametrize(
     ("shares", "shown"),
     [
-        ((0.93, 0.93, 0.92, 0.936), "speed: 4 pairs, 6.4 % to 8.0 % slower, in 22 s"),
-        ((0.99, 1.02), "speed: 2 pairs, -2.0 % to 1.0 % slower, in 22 s"),
-        ((1.1,), "speed: 1 pair, 10.0 % faster, in 22 s"),
+        ((0.93, 0.93, 0.92, 0.936), "speed: 4 pairs, 6.4% to 8.0% slower, in 22 s"),
+        ((0.99, 1.02), "speed: 2 pairs, 2.0% faster to 1.0% slower, in 22 s"),
+        ((1.1,), "speed: 1 pair, 10.0% faster, in 22 s"),
     ],
 )
 def test_an_interim_look_at_speed_says_how_much_slower(shares, shown):

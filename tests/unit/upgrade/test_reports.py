@@ -58,12 +58,28 @@ def test_every_report_names_the_culprit_and_escapes_what_packages_say(report):
     assert "<script>alert" not in outside_of_code
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (-2.62, 0.459, "3.6 times as fast to 45.9% slower"), (0.02, 0.086, "2.0% to 8.6% slower"),
+        (-0.05, -0.01, "1.0% to 5.0% faster"), (-0.01, 0.012, "1.0% faster to 1.2% slower"),
+    ],
+)  # fmt: skip
+def test_a_range_names_both_directions_and_the_page_draws_its_pairs(low, high, words):
+    speed = Speed(outcome="undecided", drop=0.0, low=low, high=high, num_pairs=3, pairs=(0.12, -0.4, 0.05))
+    answer = UpgradeAnswer(verdict="inconclusive", notes=("3 pairs do not decide",), speed=speed)
+    assert f"throughput: undecided ({words}, 3 pairs)" in "\n".join(text_lines(answer))
+    page = html_report(answer)
+    assert all(f"<title>pair {pair}</title>" in page for pair in ("1: 12.0% slower", "2: 40.0% faster"))
+    assert "run the upgrade again on a machine without other load: this answer is no pass" in page
+
+
 @pytest.mark.parametrize("report", [html_report, summary_report])
 def test_a_trial_of_speed_is_listed_with_what_it_measured(report):
     line = TrialLine(
-        name="trial-002", part="speed", changes=(), outcome="same", measured="4 pairs, 7.1 % slower", seconds=3.0
+        name="trial-002", part="speed", changes=(), outcome="same", measured="4 pairs, 7.1% slower", seconds=3.0
     )
-    assert "4 pairs, 7.1 % slower" in report(ANSWER.replace(trials=(line,)))
+    assert "4 pairs, 7.1% slower" in report(ANSWER.replace(trials=(line,)))
 
 
 def test_a_drift_without_a_culprit_fails_and_says_what_is_known():
@@ -72,7 +88,8 @@ def test_a_drift_without_a_culprit_fails_and_says_what_is_known():
     root = parse(junit_report(answer))
     assert (root.get("failures"), root.get("errors")) == ("1", "0")
     assert root.find("testsuite/testcase/failure").get("message") == known
-    assert all(known in report(answer) for report in (html_report, summary_report, comment_report))
+    assert "8.6% slower with the candidate</h1>" in html_report(answer)
+    assert all(known in report(answer) for report in (summary_report, comment_report))
 
 
 def test_junit_counts_a_culprit_as_a_failure_and_the_unknown_as_an_error():
