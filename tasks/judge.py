@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from prefect.runtime import flow_run
 from prefect.utilities.urls import url_for
 
 from plumbline.data.stores import open_store
+from plumbline.local.process import MARK
 from plumbline.night.central import CentralStore
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.baselines import name_changed_tasks, read_baselines
@@ -64,7 +66,9 @@ def conclude(
         for name in round_.suite.platforms
     }
     timings = {**seconds, "total": sum(seconds.values())}
-    verdict = sum_up(round_, platforms, flow_run=url_for("flow-run", flow_run.id) or "", timings=timings)
+    # The server of a local stack ends with its command: a link to it would lead nowhere.
+    url = "" if MARK in os.environ else url_for("flow-run", flow_run.id) or ""
+    verdict = sum_up(round_, platforms, flow_run=url, timings=timings)
     if judged.proven:
         verdict = verdict.replace(proven=judged.proven)
     verdict = with_usage(verdict, gathered, on)

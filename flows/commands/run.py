@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.cli.display import Display
-from plumbline.cli.options import port, summary
+from plumbline.cli.options import port, program, summary
 from plumbline.local.process import Child
 from plumbline.local.rehearsal import rehearsal, to_toml
 from plumbline.local.services import LOGIN_NAME
@@ -183,4 +183,5 @@ def _print(args: argparse.Namespace, verdict: RoundVerdict) -> None:
     if args.json:
         print(json.dumps(spoken(verdict.to_json())), flush=True)
     else:
-        print(verdict_table(verdict, colour=sys.stdout.isatty(), suite_file=str(args.suite)), flush=True)
+        colour = sys.stdout.isatty()
+        print(verdict_table(verdict, colour=colour, suite_file=str(args.suite), program=program()), flush=True)

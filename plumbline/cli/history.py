@@ -190,7 +190,7 @@ def _external(args: argparse.Namespace) -> int:
         for line in lines
     ]
     verdict = worst([summary.verdict for summary in summaries])
-    words = f"without experiments, at most one false drift a year of {shared} series"
+    words = f"judged without reruns, with at most one false drift a year in {shared} series"
     _write_reports(args, verdict, words, list(zip(lines, summaries, strict=True)))
     if args.json:
         receipt = external.receipt.to_json()
@@ -209,9 +209,9 @@ def _external(args: argparse.Namespace) -> int:
         for night, count in nights.most_common(1):
             if count > 1:
                 say(f"  {count} of {len(summaries)} series changed on the same night, {night}: look for one cause")
-        say(f"{verdict}: {words}")
+        say(f"{verdict} ({words})")
         if any(summary.reason in _MOVED for summary in summaries):
-            say("  an intended change: --accept SERIES=DATE makes the level since that date the reference")
+            say("  if a change is intended: --accept SERIES=DATE makes the level since that date the reference")
     return int(exit_code(verdict))
 
 
@@ -301,8 +301,9 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
     new: dict[str, list[str]] = {}
     for line in lines:
         about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
+        sentence = clean(line.sentence, 1000).removeprefix(f"{line.workload}: {line.metric}; ")
         if line.reason == "learning" and not line.segments and not line.changes:
-            new.setdefault(level_sentence(line), []).append(about)
+            new.setdefault(level_sentence(line), []).append(clean(line.metric))
             continue
         say(f"  {about}: {level_sentence(line)}")
         for start in line.segments:
@@ -310,6 +311,6 @@ def _print_lines(lines: Sequence[LineSummary]) -> None:
         for change in line.changes:
             say(f"    {change_sentence(change)}")
         if line.reason not in ("quiet", "learning"):
-            say(f"    tonight: {line.verdict}: {clean(line.sentence, 1000)}")
+            say(f"    last night: {line.verdict}, {sentence}")
     for level, names in new.items():
-        say(f"  {first_of(names)}: {level}")
+        say(f"  {level}: {first_of(names, 10)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
@@ -25,6 +26,12 @@ def summary(doc: str | None) -> str:
 def is_quiet() -> bool:
     """Return whether progress output is suppressed."""
     return bool(variable(QUIET))
+
+
+def program() -> str:
+    """Return the command as this shell finds it: `plumbline`, or the path of this environment's."""
+    own = Path(sys.executable).with_name("plumbline")
+    return os.path.relpath(own) if own.exists() and shutil.which("plumbline") is None else "plumbline"
 
 
 def at_least(option: str, value: int, least: int) -> int:

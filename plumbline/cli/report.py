@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plumbline.cli.nights import latest_round, read_round, read_rounds
-from plumbline.cli.options import check_file, say, summary
+from plumbline.cli.options import check_file, program, say, summary
 from plumbline.data.staging.scratch import scratch_folder
 from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.night.central import CentralStore
@@ -95,7 +95,7 @@ def _text(args: argparse.Namespace, verdict: RoundVerdict) -> str:
     if args.format == "summary":
         return step_summary(verdict)
     colour = args.out is None and not args.json and sys.stdout.isatty()
-    return verdict_table(verdict, colour=colour, suite_file=str(args.suite or ""))
+    return verdict_table(verdict, colour=colour, suite_file=str(args.suite or ""), program=program())
 
 
 def _html(central: CentralStore, verdict: RoundVerdict, suite: Suite | None, args: argparse.Namespace) -> str:

@@ -74,7 +74,7 @@ def recommended_limit(floor: NoiseFloor, allowed: Allowed, runs: int | None = No
 def problem_of(floor: NoiseFloor, limit: float | None, allowed: Allowed) -> str:
     """Return why no limit is recommended, with a hint, or ""."""
     if limit is None:
-        return f"{floor.runs} nights with a throughput; at least three are needed"
+        return f"a limit needs the throughput of 3 nights; measured: {floor.runs}"
     if limit <= _MAX_DROP:
         return ""
     later = range(floor.runs + 1, _MAX_NIGHTS + 1)

@@ -20,16 +20,16 @@ REASON_TEXTS: Mapping[str, str] = {
     "quiet": "no detector reports a loss",
     "learning": "too few nights for a reference",
     "missing": "no finite value tonight",
-    "open-loss": "a loss is open: no experiment answers it, and no later nights rule it out "
+    "open-loss": "a loss is still open: neither an experiment nor later nights decide it "
     "(hint: if it is intended, accept a new baseline)",
     "went-away": "a detector reported a loss, and reruns of tonight do not show it",
     "software": "an interleaved A/B on one machine shows the loss: the software causes it",
     "machine": "the software does not cause it: the cause is this night's machine",
     "unconfirmed": "reruns show the loss, and no A/B separates software from machine",
     "lasting": "the loss lasts over several nights",
-    "too-small": "within its margin: new software changes it by chance",
+    "too-small": "within the margin by which new software changes it by chance",
     "improved": "better for several nights: the reference from then on (accept a new baseline to record it)",
-    "open-call": "called on an earlier night, and still open",
+    "open-call": "reported on an earlier night, and still open",
     "shift": "a shift of cost within the step: the whole step is not slower",
     "recovered": "an earlier loss has recovered",
     "no-direction": "a change lasts, and the metric's direction is assumed "
@@ -69,10 +69,10 @@ def sentence(judged: LineDecision) -> str:
         parts.append(_size(judged))
     if decision.onset is not None:
         index = min(decision.onset.index, len(history.times) - 1)
-        parts.append(f"since {history.day(index)}, round {history.rounds[index]} ({decision.onset.shape})")
+        parts.append(f"{decision.onset.shape} since {since_round(history, index)}")
     elif decision.question is not None and decision.question.asked < len(history.times) - 1:
         index = decision.question.since
-        parts.append(f"since {history.day(index)}, round {history.rounds[index]}")
+        parts.append(f"since {since_round(history, index)}")
     parts.append(REASON_TEXTS[judged.reason])
     if decision.detections:
         detected = (
@@ -96,6 +96,12 @@ def entry_sentence(history: MetricHistory, entry: CallEntry) -> str:
     if entry.since is not None:
         parts.append(f"since {datetime.fromtimestamp(entry.since, UTC):%Y-%m-%d}")
     return "; ".join([*parts, REASON_TEXTS.get(entry.reason, entry.reason)])
+
+
+def since_round(history: MetricHistory, index: int) -> str:
+    """Return a night's date, with the round's name where that is not the date."""
+    day, name = history.day(index), history.rounds[index]
+    return day if name.startswith(day.replace("-", "")) or name == day else f"{day} ({name})"
 
 
 def _size(judged: LineDecision) -> str:

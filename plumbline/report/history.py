@@ -185,8 +185,9 @@ def change_sentence(change: ChangeSummary) -> str:
         fact(
             "line.change",
             shape=change.shape,
-            since=change.since,
-            round=clean(change.round, 63),
+            since=change.since
+            if change.round.startswith((change.since, change.since.replace("-", "")))
+            else f"{change.since} ({clean(change.round, 63)})",
             before=f"{change.before:.4g}",
             after=f"{change.after:.4g}",
             size="" if change.change is None else f" ({change.change:+.1%})",

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING
 from plumbline import __version__
 from plumbline.judge.rounds import record_numbers
 from plumbline.records import LoadedRecord
-from plumbline.report.sentences import NONE, about, clean, number, pair_names, percent, place, seconds
+from plumbline.report.sentences import (
+    NONE,
+    about,
+    amount,
+    clean,
+    number,
+    pair_names,
+    percent,
+    place,
+    seconds,
+    source_of,
+)
 from plumbline.report.view import ReportView, build_view
 from plumbline.schema.escape import one_line
 from plumbline.schema.verdict import Judgement, PlatformResult, RoundVerdict
@@ -51,6 +62,7 @@ def _environment() -> Environment:
     environment.globals["script"] = Markup(script)  # noqa: S704 - of this package
     environment.globals["script_sha256"] = b64encode(sha256(script.encode()).digest()).decode()
     environment.filters |= {
+        "amount": amount,
         "clean": clean,
         "coded": _coded,
         "number": number,
@@ -58,6 +70,7 @@ def _environment() -> Environment:
         "percent": percent,
         "place": place,
         "seconds": seconds,
+        "source": source_of,
         "unbroken": _unbroken,
     }
     return environment

@@ -13,13 +13,13 @@ from plumbline.report.html import template
 from plumbline.report.sentences import (
     NONE,
     SYMBOLS,
-    about,
     cause_line,
     clean,
     number,
     percent,
     place,
     seconds,
+    source_of,
 )
 from plumbline.report.summary import LineSummary
 from plumbline.report.view import ReportView
@@ -73,7 +73,7 @@ def step_summary(verdict: RoundVerdict) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     for name, result in verdict.platforms.items():
         for cause in result.causes if result.verdict != "pass" else ():
-            lines += ["", f"**{safe(name, 63)}**: {about('because', cause.code)} ({cause.sure}): {safe(cause.why)}"]
+            lines += ["", f"**{safe(name, 63)}**: {cause.code} ({cause.sure}): {safe(cause.why)}"]
     lines += ["", *(f"- {safe(note)}" for note in verdict.notes)]
     places = (("Report", verdict.report), ("Flow run", verdict.flow_run))
     lines += [f"- {_link(label, where)}" for label, where in places if where]
@@ -107,7 +107,7 @@ def findings_table(verdict: RoundVerdict) -> str:
         numbers = ["" if value is None else f"{value}{unit}" for value in (result.observed, result.limit)]
         outcome = f"{SYMBOLS[result.outcome]} {result.outcome}"
         cells = [safe(name, 63), safe(result.check), outcome, *map(safe, numbers)]
-        lines.append(f"| {' | '.join([*cells, safe(result.detail), safe(result.against)])} |")
+        lines.append(f"| {' | '.join([*cells, safe(result.detail), safe(source_of(result.against))])} |")
     if len(every) > _MOST_FINDINGS:
         lines += ["", f"{len(every) - _MOST_FINDINGS} more are in the report."]
     return "\n".join(lines) + "\n"

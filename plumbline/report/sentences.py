@@ -106,6 +106,7 @@ def _shown(value: Any) -> str:
 
 
 _MOST_NAMES = 3
+_SHARES = ("relative", "absolute")
 _SURE_ORDER = {"confirmed": 0, "likely": 1, "unattributed": 2}
 
 
@@ -129,6 +130,20 @@ def number(value: float | str | None) -> str:
     if float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.0f}" if magnitude >= 1000 else f"{value:.4g}"
+
+
+def amount(value: float | str | None, unit: str = "") -> str:
+    """Format a finding's number with its unit; a share, relative or absolute, in percent."""
+    if unit in _SHARES and isinstance(value, int | float):
+        return percent(value)
+    return f"{number(value)}{f' {clean(unit, 20)}' if unit and value is not None else ''}"
+
+
+def source_of(against: str) -> str:
+    """Describe what a finding compares with: `baseline of 2026-11-20 02:00`, where a record is named by its round."""
+    kind, _, name = against.partition(" ")
+    is_dated = kind == "baseline" and named_time(name) is not None
+    return f"baseline of {when_of(name)}" if is_dated else clean(against, 100)
 
 
 def percent(share: float | None, digits: int = 1) -> str:

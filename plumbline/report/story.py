@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plumbline.report.sentences import about, by_rounding, clean, deciding, place, some_of, top_cause
+from plumbline.report.sentences import about, by_rounding, clean, counted, deciding, place, some_of, top_cause
 from plumbline.schema.fact import Statement
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict
 
@@ -148,7 +148,7 @@ def _proven(findings: Sequence[Finding]) -> list[str]:
     elif any(finding.check.startswith("speed.") for finding in findings):
         parts.append("production settings were timed, and not judged")
     if places:
-        parts.append(f"learning curves have equal portable bits at {min(places)} places")
+        parts.append(f"learning curves: formulas identical at {counted(min(places), 'checkpoints')}")
     return parts
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from plumbline.report.sentences import (
     NONE,
     SYMBOLS,
+    amount,
     cause_line,
     clean,
     deciding,
@@ -22,6 +23,7 @@ from plumbline.report.sentences import (
     scale_of,
     seconds,
     sentence_of,
+    source_of,
 )
 from plumbline.schema.escape import inert, one_line
 from plumbline.schema.fact import Statement
@@ -40,8 +42,10 @@ _GATES = ("learn.", "speed.", "history.")
 """Checks that each measure a loss of their own; those of the probe follow from the first."""
 
 
-def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "") -> str:
-    """Return the round as a text table; `colour` adds terminal colours."""
+def verdict_table(
+    verdict: RoundVerdict, *, colour: bool = False, suite_file: str = "", program: str = "plumbline"
+) -> str:
+    """Return the round as a text table; `colour` adds terminal colours, `program` is the command of its next step."""
     page, console = _console(colour=colour)
     _head(console, verdict.verdict, f"{clean(verdict.suite, 63)}, round {clean(verdict.round, 80)}", verdict.platforms)
     for name, result in verdict.platforms.items():
@@ -52,7 +56,7 @@ def verdict_table(verdict: RoundVerdict, *, colour: bool = False, suite_file: st
     for word, value in (
         ("report", verdict.report),
         ("run", verdict.flow_run),
-        ("next", next_step(verdict, suite_file)),
+        ("next", next_step(verdict, suite_file, program)),
     ):
         if value:
             # Addresses and commands are never wrapped or cut, so that they can be copied.
@@ -177,9 +181,10 @@ def _measured(finding: Finding, *, with_source: bool = True) -> str:
     if isinstance(finding.observed, str) and isinstance(finding.limit, str):
         text += f": {clean(finding.limit, 80)} → {clean(finding.observed, 80)}"
     elif finding.observed is not None:
-        limit = f", limit {number(finding.limit)}" if finding.limit is not None else ""
-        text += f": {number(finding.observed)}{f' {clean(finding.unit, 20)}' if finding.unit else ''}{limit}"
-    return f"{text}, against {clean(finding.against, 60)}" if finding.against and with_source else text
+        is_count = finding.outcome == "pass" and finding.observed == finding.limit
+        limit = f", limit {amount(finding.limit, finding.unit)}" if finding.limit is not None and not is_count else ""
+        text += f": {'all ' if is_count else ''}{amount(finding.observed, finding.unit)}{limit}"
+    return f"{text}, against {source_of(finding.against)}" if finding.against and with_source else text
 
 
 def _words(result: PlatformResult) -> Statement:
@@ -190,7 +195,9 @@ def _words(result: PlatformResult) -> Statement:
 def _time(console: Console, timings: Mapping[str, float]) -> None:
     from rich.text import Text
 
-    phases = sorted(((name, value) for name, value in timings.items() if name != "total"), key=lambda entry: -entry[1])
+    least = timings.get("total", 0.0) / 100
+    known = ((name, value) for name, value in timings.items() if name != "total" and value >= least)
+    phases = sorted(known, key=lambda entry: -entry[1])
     text = ", ".join(f"{clean(name, 30)} {seconds(value)}" for name, value in phases[:_TOP_PHASES])
     total = f"{seconds(timings['total'])}: " if "total" in timings else ""
     console.print()
@@ -199,10 +206,10 @@ def _time(console: Console, timings: Mapping[str, float]) -> None:
         console.print(Text("\n".join(wrapped)))
 
 
-def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
+def next_step(verdict: RoundVerdict, suite_file: str = "", program: str = "plumbline") -> str:
     """Return the next command or action to suggest."""
     suite = suite_file or "SUITE"
-    accept = f"plumbline baseline accept {suite} --round {clean(verdict.round, 80)}"
+    accept = f"{program} baseline accept {suite} --round {clean(verdict.round, 80)}"
     if verdict.verdict == "pass":
         without = _without_baseline(verdict)
         only = _options(without) if len(without) < len(verdict.platforms) else ""
@@ -210,7 +217,7 @@ def next_step(verdict: RoundVerdict, suite_file: str = "") -> str:
         return f"{accept}{only} ({why})" if without else ""
     if verdict.verdict == "inconclusive":
         if any(result.unavailable for result in verdict.platforms.values()) or not verdict.platforms:
-            return f"plumbline doctor {suite}"
+            return f"{program} doctor {suite}"
         return "open the report: it names the missing evidence"
     if verdict.verdict == "invalid":
         return "open the report: it names the record that cannot be judged, and the reason"
