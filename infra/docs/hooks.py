@@ -34,9 +34,13 @@ def on_config(config: Any) -> Any:
 
 
 def _with_folders(entry: Any, pages: list[str]) -> Any:
-    ((title, parts),) = entry.items()
-    expanded = [[page for page in pages if page.startswith(part)] if part.endswith("/") else [part] for part in parts]
-    return {title: [page for pages in expanded for page in pages]}
+    """Return an entry of the navigation with each folder's pages; it may contain entries of its own."""
+    if isinstance(entry, dict):
+        return {title: _with_folders(parts, pages) for title, parts in entry.items()}
+    if isinstance(entry, list):
+        return [page for part in map(_with_folders, entry, [pages] * len(entry))
+                for page in (part if isinstance(part, list) else [part])]  # fmt: skip
+    return [page for page in pages if page.startswith(entry)] if entry.endswith("/") else entry
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from plumbline.cli.exchange.external import Receipt, accepted_since, parse_external
 from plumbline.cli.exchange.external_columns import TableChoice
+from plumbline.cli.exchange.external_formats import UNNAMED
 from plumbline.cli.exchange.external_values import time_of
 from plumbline.cli.nights import Night, open_central, read_all_series, read_lines, read_nights
 from plumbline.cli.options import at_least, check_file, say, summary
@@ -300,7 +301,7 @@ def _print_nights(platform: str, nights: Sequence[Night]) -> None:
 def _print_lines(lines: Sequence[LineSummary]) -> None:
     new: dict[str, list[str]] = {}
     for line in lines:
-        about = clean(" ".join(part for part in (line.platform, line.workload, line.metric) if part))
+        about = clean(" ".join(filter(None, (line.platform, line.workload, line.metric)))).removeprefix(f"{UNNAMED} ")
         sentence = clean(line.sentence, 1000).removeprefix(f"{line.workload}: {line.metric}; ")
         if line.reason == "learning" and not line.segments and not line.changes:
             new.setdefault(level_sentence(line), []).append(clean(line.metric))

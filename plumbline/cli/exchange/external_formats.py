@@ -32,6 +32,9 @@ _HINTS = {
     "value": "--metric NAME names a column of numbers",
 }
 
+UNNAMED = "series external"
+"""Platform and workload of a series whose file names neither."""
+
 
 class SeriesKey(NamedTuple):
     """Identity of a series."""
@@ -142,8 +145,9 @@ def _metric_of(content: Content, columns: Mapping[str, str]) -> str:
 def _row(place: str, content: Content, columns: Mapping[str, str], metric: str, value: object) -> ExternalRow:
     """Return the row of one value; each branch is a separate series."""
     platform, workload, branch = (content.get(columns.get(name)) for name in ("platform", "workload", "branch"))
-    workload = " ".join(map(str, filter(None, (workload or "external", branch))))
-    key = SeriesKey(str(platform or "series"), workload, metric)
+    unnamed = UNNAMED.split()
+    workload = " ".join(map(str, filter(None, (workload or unnamed[1], branch))))
+    key = SeriesKey(str(platform or unnamed[0]), workload, metric)
     worse: Worse | None = "higher" if isinstance(content, AsvRow) else None
     stated = content.worse if isinstance(content, StatedRow) else None
     return ExternalRow(time_of(content[columns["time"]], place), key, value_of(value, place), worse, stated)
