@@ -31,7 +31,8 @@ def is_quiet() -> bool:
 def program() -> str:
     """Return the command as this shell finds it: `plumbline`, or the path of this environment's."""
     own = Path(sys.executable).with_name("plumbline")
-    return os.path.relpath(own) if own.exists() and shutil.which("plumbline") is None else "plumbline"
+    is_own = own.exists() and shutil.which("plumbline") is None
+    return min(os.path.relpath(own), str(own), key=len) if is_own else "plumbline"
 
 
 def at_least(option: str, value: int, least: int) -> int:

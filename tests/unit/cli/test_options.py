@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from plumbline.cli.options import check_file, check_folder
+from plumbline.cli.options import check_file, check_folder, program
 from plumbline.schema.errors import ConfigurationError
 
 
@@ -36,3 +37,16 @@ def test_a_link_that_leads_nowhere_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     with pytest.raises(ConfigurationError, match="link: --out: is not a folder"):
         check_folder(tmp_path / "link" / "x")
+
+
+def test_the_next_command_is_one_that_this_shell_finds(tmp_path, monkeypatch):
+    """After `make run` the command is in .venv, and not yet on the path."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/plumbline").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == ".venv/bin/plumbline"
+    monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    (tmp_path / ".venv/bin/plumbline").chmod(0o755)
+    assert program() == "plumbline"
