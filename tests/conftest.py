@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import pytest
 from plumbline.local.servers import reserve_port
 
 pytest_plugins = ["tests.cpu_budget"]
+gc.disable()  # until all tests are collected: half of the time of a collection
 # The Prefect server of `tests/flows` has one port for all processes of a call.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["PLUMBLINE_TEST_PORT"] = str(reserve_port())
@@ -99,8 +100,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: needs {description}; counted where it is missing")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect and count tests that need something missing."""
+    """Mark the cases behind the first of a test long; deselect and count tests that need something missing."""
+    cases: Counter[str] = Counter()
+    for item in items:
+        if first := item.get_closest_marker("first"):
+            test = item.nodeid.partition("[")[0]
+            cases[test] += 1
+            if cases[test] > first.args[0]:
+                item.add_marker("long")
     not_run = config.stash.setdefault(_NOT_RUN, {})
     for need, (is_available, description) in NEEDS.items():
         lacking = [item for item in items if item.get_closest_marker(need) or need in _fixtures(item)]
@@ -118,21 +127,24 @@ def _fixtures(item: pytest.Item) -> list[str]:
 def _ended_events() -> Iterator[None]:
     """End the thread that sends Prefect's events, which outlives the flows of a module.
 
-    Each ping of its connection draws from Python's random generator, whose states a training of a later module records,
-    and a process that is forked beside it, as a loader of batches is, ends with code 1.
+    Each ping of its connection draws from Python's random generator, whose states a training of a later module records.
+    What forks itself runs in a process without Prefect (`tests.train.forked_ranks`): a process that is forked where
+    events were sent ends with code 1.
     """
     yield
-    if (worker := sys.modules.get("prefect.events.worker")) is None:
-        return
-    worker.EventsWorker.drain_all(timeout=10, at_exit=False)
-    hooks: list[Any] = threading._threading_atexits  # type: ignore[attr-defined]
-    hooks[:] = [hook for hook in hooks if not isinstance(getattr(hook.func, "__self__", None), worker.EventsWorker)]
+    if (worker := sys.modules.get("prefect.events.worker")) is not None:
+        worker.EventsWorker.drain_all(timeout=10, at_exit=False)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Exempt the collected tests and their modules from garbage collection, which would search them each time."""
-    gc.collect()
-    gc.freeze()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -44,6 +44,7 @@ def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, t
         yield address
 
 
+@pytest.mark.first(2)
 def test_a_right_store_passes_and_keeps_what_is_not_ours(url: str) -> None:
     results_found = list(examine_conformance(url))
     assert [result for result in results_found if not result.well] == []

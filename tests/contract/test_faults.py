@@ -231,6 +231,7 @@ def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
     return outcome
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kind", ["s3", "az", "gs"])
 @pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
 def test_random_sequences(

@@ -112,6 +112,7 @@ def test_configuration_splits_and_revision_are_chosen_and_classes_keep_their_own
     assert rows_of(tmp_path / "out", manifest["evaluation"]) == sorted(TEST)
 
 
+@pytest.mark.long
 def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
     with serve_hub("acme/reviews", CONFIGS) as endpoint:
         done = import_from(endpoint, "acme/reviews:short", tmp_path)
@@ -120,6 +121,7 @@ def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
     assert (answer["train_rows"], answer["evaluation_rows"]) == (32, 8)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -233,6 +235,7 @@ def fetch(endpoint, folder, model):
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_a_model_of_the_hub_comes_by_name_and_revision_and_is_found_again_without_it(tmp_path):
     with serve_hub("acme/bert", MODEL, "models") as endpoint:
         first = fetch(endpoint, tmp_path, f"acme/bert@{COMMIT}")

@@ -148,6 +148,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_nothing(dataset: Dataset, tmp
     assert_cache_is_right(Cache(tmp_path))
 
 
+@pytest.mark.first(1)
 @pytest.mark.mount
 @pytest.mark.parametrize(
     ("kind", "left"), [("bytes", 0), ("bytes", 5000), ("bytes", 300_000), ("bytes", 900_000), ("files", 3)]

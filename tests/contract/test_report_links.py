@@ -119,6 +119,7 @@ def check_in_the_browser(browser: Browser, verdict: RoundVerdict, record_id: str
         assert "azure has drifted" in opened(browser, suites)
 
 
+@pytest.mark.long
 def test_a_presigned_link_opens_the_report_and_its_records(
     moto: str, clean_environment: pytest.MonkeyPatch, browser: Browser
 ) -> None:

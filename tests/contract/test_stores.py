@@ -220,6 +220,7 @@ def test_list_gives_every_key_below_a_prefix_in_order(store: Store) -> None:
     assert list(store.list("none/")) == []
 
 
+@pytest.mark.first(2)
 def test_a_large_file_arrives_whole(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(random.Random(2).randbytes(1 << 20) * 33)

@@ -197,6 +197,7 @@ def test_a_broken_file_is_resumed_in_stripes_from_where_it_stands(
     assert_cache_is_right(Cache(tmp_path))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("kind", ["s3", "az"])
 @pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
 def test_random_sequences(

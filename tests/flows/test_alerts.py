@@ -317,6 +317,7 @@ Retired(url=sys.argv[1]).save("old", overwrite=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("mailbox")
 def test_a_block_whose_code_is_gone_is_one_failure_and_stops_no_other_message(
     webhook: Receiver, tmp_path: Path

@@ -82,6 +82,7 @@ def test_deploying_twice_changes_nothing_the_second_time(
     ]
 
 
+@pytest.mark.long
 def test_a_renamed_suite_names_the_old_schedule_and_a_removed_schedule_ends(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
         client.read_deployment_by_name("plumbline-regression/nightly-large")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lock", [None, {"name": "uv.lock", "text": "a = \"1 < 2 & '3'\"\n", "sha256": "0" * 64}])
 def test_the_upgrade_event_hands_its_lock_to_the_gate(
     client: SyncPrefectClient, suite: Suite, lock: dict[str, str] | None
@@ -234,6 +236,7 @@ def test_an_address_that_makes_no_block_is_told_and_not_shown(
     assert not address or address not in error
 
 
+@pytest.mark.long
 def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_deployments(
     client: SyncPrefectClient, suite: Suite, material: Material, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def open_path(client: SyncPrefectClient, pool: str) -> None:
     client.update_work_queue(queue.id, is_paused=False, concurrency_limit=1)
 
 
+@pytest.mark.long
 def test_a_pool_or_a_queue_that_starts_no_run_is_found(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -214,6 +215,7 @@ def test_the_doctor_on_a_server(
     assert "PREFECT_API_URL" in str(checks(capsys)["Prefect API"]["hint"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ephemeral", ["false", "true"])
 def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
     suite: Suite, tmp_path: Path, ephemeral: str
@@ -243,6 +245,7 @@ def test_without_an_api_url_nothing_is_done_on_a_server_that_nobody_named(
     assert result["central store"]["well"]
 
 
+@pytest.mark.long
 @pytest.mark.compiler
 def test_a_clock_that_is_off_here_is_told_of_this_machine_not_of_every_worker(
     server: Server, suite: Suite, tmp_path: Path

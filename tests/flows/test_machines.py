@@ -75,6 +75,7 @@ def test_a_start_that_was_taken_for_dead_stops_no_machine_of_the_next_one(on_mac
     assert open_group(GROUP).size() == 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_group_is_down_while_the_round_judges_and_its_time_is_counted(on_machines: Suite) -> None:
     """The quick platform trains for 10 minutes, the slow one for 50; 5 of judging; one rerun of the quick one."""
@@ -105,6 +106,7 @@ def test_a_group_is_down_while_the_round_judges_and_its_time_is_counted(on_machi
     assert on == {"aws": 2 * 20 * 60.0, "azure": 50 * 60.0}
 
 
+@pytest.mark.long
 def test_machines_that_are_left_on_are_alerted_once_a_day(
     client: SyncPrefectClient, on_machines: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

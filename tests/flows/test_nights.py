@@ -72,6 +72,7 @@ def night(  # noqa: PLR0917 - one round, fully described
     return CentralStore(open_store(suite.store)).get_round(suite.name, name), str(state.name)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     server: Server, material: Material, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -106,6 +107,7 @@ def test_a_creep_fails_the_flow_alerts_once_and_cannot_be_accepted(
     assert len(read_series(central, suite.name, "p00")) == PAST + CREPT + 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_blind_judge_is_caught_by_the_canary(
     server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -161,6 +161,7 @@ def test_a_round_that_crashes_at_every_start_ends_as_its_verdict_or_as_lost_and_
     assert "it crashed 5 times, and no process continues it" in webhook.got[0]["message"]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "states",
     [

@@ -128,6 +128,7 @@ def occurred(server: Server, suite: str) -> list[datetime]:
     return [datetime.fromisoformat(item["occurred"]) for item in events_of(server, suite)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     server: Server, material: Material, tmp_path: Path
@@ -159,6 +160,7 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other_platform_along(
     server: Server, material: Material, tmp_path: Path
@@ -192,6 +194,7 @@ def test_a_training_that_would_fail_again_is_not_tried_again(
     assert emitted(server, "wrong", 3)["plumbline.platform.unavailable"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_twelve_platforms_five_of_them_failing(server: Server, material: Material, tmp_path: Path) -> None:
     chance = random.Random(20)
@@ -207,6 +210,7 @@ def test_twelve_platforms_five_of_them_failing(server: Server, material: Materia
     assert sorted(kept) == sorted(record for platform in verdict.platforms.values() for record in platform.records)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retries_the_round(
     server: Server, material: Material, tmp_path: Path
@@ -227,6 +231,7 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retri
     assert titles == ["p02 is unavailable", "p02 has recovered"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_others_are_judged(
     server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +255,7 @@ def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_o
     assert "the run crashed" in verdict.platforms["p01"].unavailable
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_are_judged(
     server: Server, material: Material, tmp_path: Path
@@ -322,6 +328,7 @@ def test_a_round_that_breaks_is_told_also_where_the_central_store_is_the_trouble
     assert "20261120-020000-broken of broken started" in webhook.got[0]["message"]
 
 
+@pytest.mark.long
 def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
@@ -341,6 +348,7 @@ def test_what_a_killed_controller_dispatched_does_not_outlive_the_round(
     assert client.read_flow_run(run.id).state_type is StateType.CANCELLED
 
 
+@pytest.mark.long
 def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_nothing(
     client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def test_the_command_says_at_once_why_a_run_died(client: SyncPrefectClient, suit
     assert "ImportError: the newest one" in output.getvalue()
 
 
+@pytest.mark.long
 def test_a_round_whose_every_start_crashed_ends_and_says_so(
     client: SyncPrefectClient, server: Server, suite: Suite, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.client.schemas.objects import FlowRun
@@ -49,6 +50,7 @@ def verdicts_of(suite: Suite) -> list[RoundVerdict]:
     return [central.get_round(*name) for name in central.list_rounds(suite.name)]
 
 
+@pytest.mark.long
 def test_suites_of_one_minute_keep_rounds_records_and_verdicts_apart(
     client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_drift_on_one_platform_is_named_shown_and_alerted(
         assert (list(order.suite.platforms), order.suite.alerts) == ([order.platform], ())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_what_does_not_answer_the_order_counts_for_nothing(server: Server, tmp_path: Path) -> None:
     suite = suite_of(tmp_path, "gate-foreign", 4)
@@ -143,6 +144,7 @@ def test_what_does_not_answer_the_order_counts_for_nothing(server: Server, tmp_p
     assert (outcome.verdict, outcome.exit_code, state.name) == ("inconclusive", 3, "Inconclusive")
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(("code", "name"), [(2, "Misconfigured"), (4, "Invalid")])
 def test_an_error_on_a_worker_is_the_upgrade_s(server: Server, tmp_path: Path, code: int, name: str) -> None:
@@ -155,6 +157,7 @@ def test_an_error_on_a_worker_is_the_upgrade_s(server: Server, tmp_path: Path, c
     assert "line 1 pins no version" in str(state.message)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_lock_that_is_not_the_one_announced_reaches_no_worker(server: Server, tmp_path: Path) -> None:
     suite = suite_of(tmp_path, "gate-digest", 1).replace(candidates=(f"file://{tmp_path}",))

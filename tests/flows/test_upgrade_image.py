@@ -86,6 +86,7 @@ def test_a_candidate_image_trains_beside_the_pool_s_own(
     assert "bisecting is off: an image is one change" in answer.sentences
 
 
+@pytest.mark.long
 def test_a_drift_of_the_image_is_confirmed_by_a_repeat_of_the_own(
     client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_drift_of_the_image_is_confirmed_by_a_repeat_of_the_own(
     assert "confirmed: the platform's own image agrees with itself" in str(state.message)
 
 
+@pytest.mark.long
 def test_a_pool_that_ignores_the_image_gives_no_pass(
     client: SyncPrefectClient, server: Server, material: Material, tmp_path: Path
 ) -> None:

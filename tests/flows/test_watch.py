@@ -73,6 +73,7 @@ def start(suite: Suite, time: datetime) -> None:
     CentralStore(open_store(suite.store)).put_text(start_key(suite.name, f"r-{time:%d}", time), "")
 
 
+@pytest.mark.long
 def test_no_round_is_missed_in_the_nights_of_the_spring_change(
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver
 ) -> None:
@@ -122,6 +123,7 @@ flow(lambda: open_round(suite, "ahead") and None, name="opens", validate_paramet
 """
 
 
+@pytest.mark.long
 @pytest.mark.compiler
 def test_a_controllers_clock_a_day_ahead_invents_no_missed_round_and_hides_none(  # noqa: PLR0917 - fixtures
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver, material: Material, server: Server, tmp_path: Path
@@ -218,6 +220,7 @@ def test_the_watch_alerts_though_its_state_is_damaged_and_not_for_ever(
     assert document.read_bytes() == b"{"  # the next round repairs it
 
 
+@pytest.mark.long
 def test_the_watch_alerts_that_it_cannot_tell_whether_a_round_started(
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def job(platform: str) -> Job:
     return Job(key=platform, platform=platform, retries=0, start_seconds=5, run_seconds=5)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("answer", FOR_ROUNDS)
 def test_an_api_that_answers_wrongly_is_away_and_ends_no_others_round(
     client: SyncPrefectClient, suite: Suite, proxy: WrongProxy, answer: str
@@ -213,6 +214,7 @@ def test_an_impossible_date_of_one_api_ends_no_others_round(suite: Suite, proxy:
     assert abs((clocks["azure"]() - clocks["aws"]()).total_seconds()) < 60
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("answer", sampled([*ANSWERS, "closed"]))
 def test_the_doctor_says_what_answers_instead_of_a_platforms_api(
     suite: Suite, proxy: WrongProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str
@@ -228,6 +230,7 @@ def test_the_doctor_says_what_answers_instead_of_a_platforms_api(
     assert SECRET not in shown.out + shown.err
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("answer", sampled(FOR_OWN))
 def test_the_suites_own_api_is_not_prefect_or_refuses_or_is_away(
     suite: Suite, proxy: WrongProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str

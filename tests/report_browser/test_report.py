@@ -111,6 +111,7 @@ window.onload = () => {
 """
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("width", [1240, 390])
 @pytest.mark.parametrize("count", [2, 8, 20])
 def test_nothing_is_clipped_on_a_desk_or_in_a_hand_and_the_cause_is_on_the_first_screen(browser, count, width):

@@ -64,6 +64,7 @@ window.onload = () => {
 """
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_page_fits_is_reached_by_keys_and_asks_for_nothing(browser, tmp_path, theme):
     """One start of the browser for all pages and widths: each costs seconds."""

@@ -14,8 +14,9 @@ from pathlib import Path
 import torch
 
 from plumbline.train.__main__ import main
+from tests.cpu_budget import charge
 
-__all__ = ["run_alone", "run_ranks"]
+__all__ = ["in_new_process", "run_alone", "run_ranks"]
 
 _SECONDS = 90.0
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -38,9 +39,27 @@ def _command(rank: int, around: Around, folder: Path) -> None:
     log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    with around(rank, folder):
-        code = main((folder / f"arguments-{rank}").read_text().split("\n"))
-    raise SystemExit(code)
+    try:
+        with around(rank, folder):
+            code = main((folder / f"arguments-{rank}").read_text().split("\n"))
+        raise SystemExit(code)
+    finally:
+        (folder / f"cpu-{rank}").write_text(str(sum(os.times()[:4])))
+
+
+def _charge(folder: Path) -> None:
+    """Charge the CPU seconds of the ranks that were not killed to the running test."""
+    for path in folder.glob("cpu-*"):
+        charge(float(path.read_text()))
+        path.unlink()
+
+
+def in_new_process(function: Callable[..., None], *arguments: object) -> None:
+    """Call the function in a process without Prefect, whose sender of events ends forked processes with code 1."""
+    process = _CONTEXT.Process(target=function, args=arguments)
+    process.start()
+    process.join(_SECONDS)
+    assert process.exitcode == 0
 
 
 def run_alone(arguments: Sequence[str], folder: Path, around: Around) -> int | None:
@@ -55,6 +74,7 @@ def run_alone(arguments: Sequence[str], folder: Path, around: Around) -> int | N
     finally:
         process.kill()
         process.join()
+        _charge(folder)
 
 
 def run_ranks(arguments: Sequence[str], folder: Path, around: Around, *, world: int = 2) -> list[int | None]:
@@ -83,3 +103,4 @@ def run_ranks(arguments: Sequence[str], folder: Path, around: Around, *, world: 
         for process in ranks:
             process.kill()
             process.join()
+        _charge(folder)

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from plumbline.schema import limits
 from plumbline.schema.errors import UnavailableError
 from plumbline.train.batches import make_loader
+from tests.train.forked_ranks import in_new_process
 
 
 class Rows(Dataset[Any]):
@@ -35,11 +36,13 @@ class Rows(Dataset[Any]):
 
 
 @pytest.mark.parametrize("way", ["lost", "killed", "whole"])
-def test_a_batch_that_does_not_arrive_ends_the_training_and_names_shared_memory(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+def test_a_batch_that_does_not_arrive_ends_the_training_and_names_shared_memory(way: str) -> None:
+    in_new_process(_load, way)
+
+
+def _load(way: str) -> None:
     if way == "lost":
-        monkeypatch.setattr(limits, "BATCH_SECONDS", 1)
+        limits.BATCH_SECONDS = 1
     batches = make_loader(Rows(way), 2, torch.device("cpu"), num_workers=1)
     if way == "whole":
         assert [batch["ids"].tolist() for batch in batches] == [[0, 1], [2, 3]]

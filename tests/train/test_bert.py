@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 OURS = """
 import sys
 from plumbline.train.models.model import BertConfig, modeling_bert
@@ -16,6 +18,7 @@ def ran(code: str) -> str:
     return subprocess.run([sys.executable, "-c", OURS + code], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.long
 def test_the_others_are_there_for_who_asks_later() -> None:
     output = ran("""
 import transformers
@@ -28,6 +31,7 @@ print(modeling_bert is transformers.models.bert.modeling_bert, transformers.mode
     assert output.split() == ["True"] * 5 + ["transformers.models"]
 
 
+@pytest.mark.long
 def test_who_has_loaded_all_of_it_before_keeps_it() -> None:
     code = """
 import sys

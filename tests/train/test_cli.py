@@ -27,6 +27,7 @@ def arguments(workshop: Workshop, tmp_path: Path, *more: str) -> list[str]:
     return ["train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"), "--cache", cache, *more]
 
 
+@pytest.mark.long
 def test_a_failure_is_told_in_both_languages(
     workshop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +177,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.long
 def test_a_process_with_few_dependencies_another_hash_seed_folder_and_user_gives_the_same_bits(
     workshop: Workshop, baseline: Trained, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_library_that_does_not_load_is_one_line(workshop: Workshop, tmp_path: Path, what: str) -> None:
     files, package, words, exception = BROKEN[what]

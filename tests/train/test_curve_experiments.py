@@ -61,6 +61,7 @@ def assert_starts_as(trained: Trained, other: Trained, steps: int) -> None:
     assert theirs.start_sha256 == ours.start_sha256
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("steps", [8, STEPS])
 def test_an_unchanged_rerun_has_the_bits_of_the_training(workshop: Workshop, whole: Trained, steps: int) -> None:
     """It neither resumes nor repeats steps in portable arithmetic."""
@@ -78,6 +79,7 @@ def plainly(_rank: int, _folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_two_processes_rerun_their_curve(workshop: Workshop, tmp_path: Path) -> None:
     trained = []
     for more in ((), ("--experiment", str(bundle_of(workshop, steps=6)))):
@@ -99,6 +101,7 @@ def test_the_evaluation_by_definition_undoes_one_in_training_mode(
     assert has_equal_evaluations(reference, load_record(healed.folder))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "code", "sure"),
     [("dropout", "rng", "confirmed"), ("rate", "schedule", "confirmed"), ("none", "rng", "likely")],
@@ -171,6 +174,7 @@ def gradients_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "_backward", lambda self, loss, _share: plain(self, loss, 1.0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "code"),
     [

@@ -56,6 +56,7 @@ def judged(reference: Trained, candidate: LoadedRecord) -> Judgement:
     return compare(load_record(reference.folder), candidate)
 
 
+@pytest.mark.long
 def test_last_weeks_evidence_in_tonights_order_is_invalid(tonight: Trained, last: Trained) -> None:
     """All other bits of a night that repeats the night before are equal: it passed."""
     judgement = judged(tonight, in_order(last))
@@ -117,6 +118,7 @@ def test_a_different_formula_keeps_its_cause(workshop: Workshop, tonight: Traine
     assert "record.draw" not in [finding.check for finding in judgement.findings]
 
 
+@pytest.mark.long
 def test_a_task_whose_tokens_are_labelled_answers_too(masked: Workshop) -> None:
     spec = masked.spec(probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1})
     answers = [drawn(masked.train(spec, round_id=night)) for night in (TONIGHT, LAST, TONIGHT)]

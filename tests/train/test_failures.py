@@ -163,6 +163,7 @@ def dies(patch: pytest.MonkeyPatch, part: str, step: int) -> None:
     patch.setattr(digests, "host_array", answers(digests.host_array))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("part", "step"), [("speed", 3), ("learn", 3)])
 def test_a_device_that_dies_takes_no_other_parts_evidence_along(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, part: str, step: int
@@ -184,6 +185,7 @@ def test_a_device_that_dies_takes_no_other_parts_evidence_along(
     assert {"batches.safetensors", "sketches.safetensors"} <= {file.key for file in record.parts}
 
 
+@pytest.mark.long
 def test_a_device_that_dies_before_the_last_digest_fails_the_training(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +286,7 @@ def test_micro_batches_that_do_not_divide(workshop: Workshop) -> None:
         workshop.spec(optimizer={"accumulation_steps": 3})
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("edit", "field"), [(("text", "another film altogether"), "input_ids"), (("label", None), "labels")]
 )
@@ -490,6 +493,7 @@ def test_every_class_of_error_has_a_code_and_the_narrower_class_comes_first() ->
     assert not {record_code(error) for error in training} & INFRASTRUCTURE
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_under_a_checkpoint_is_infrastructure(workshop: Workshop, tmp_path: Path) -> None:
     """A process that may write no file of more than 200 KiB: its record fits, its checkpoint does not."""
     learn = {"steps": 4, "evaluate_every": 4, "checkpoint_every": 1, "evaluation_rows": 8}
@@ -519,6 +523,7 @@ def test_another_machine_than_the_suite_names_is_found_before_anything_is_staged
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "error",
     [torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), refused(lambda: torch.empty(1 << 58))],

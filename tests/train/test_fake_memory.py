@@ -67,6 +67,7 @@ def test_a_layer_of_the_windows_adds_its_weights_and_its_input(monkeypatch: pyte
     assert many.copied <= MIB
 
 
+@pytest.mark.long
 def test_a_probe_sends_numbers_to_the_host_and_waits_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
     _Reads.waits = 0
     counted = _counted(_native, 1, monkeypatch)

@@ -64,6 +64,7 @@ def test_the_curve_is_whole(undisturbed: Trained) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_it_learns(workshop: Workshop) -> None:
     spec = learning(workshop, steps=150, evaluate_every=150).replace(
         optimizer={"learning_rate": 2e-3}, schedule={"warmup_steps": 10}
@@ -77,6 +78,7 @@ def test_dropout_is_on_and_moves_the_curve(workshop: Workshop, undisturbed: Trai
     assert dry.record.evidence.learn.losses[0] != undisturbed.record.evidence.learn.losses[0]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("parts", [2, 4])
 def test_masks_do_not_depend_on_micro_batches(workshop: Workshop, undisturbed: Trained, parts: int) -> None:
     split = workshop.train(learning(workshop).replace(optimizer={"accumulation_steps": parts}))
@@ -103,6 +105,7 @@ class SignalAt:
         yield
 
 
+@pytest.mark.long
 def test_killed_and_started_again_it_ends_on_the_same_bits(
     workshop: Workshop, undisturbed: Trained, tmp_path: Path
 ) -> None:
@@ -136,6 +139,7 @@ def interrupted(workshop: Workshop, spec: RunSpec, monkeypatch: pytest.MonkeyPat
     return out
 
 
+@pytest.mark.long
 def test_a_broken_checkpoint_is_not_gone_on_with(
     workshop: Workshop, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +154,7 @@ def test_a_broken_checkpoint_is_not_gone_on_with(
     assert done.record.evidence.learn.resumed_at == ()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("threads", "resumed_at"), [(1, (8,)), (2, ())])
 def test_only_a_machine_of_the_same_arithmetic_goes_on(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, threads: int, resumed_at: tuple[int, ...]
@@ -167,6 +172,7 @@ def test_only_a_machine_of_the_same_arithmetic_goes_on(
     assert ending(done.record) == ending(undisturbed.record)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_spec_is_not_gone_on_with(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = learning(workshop)
     out = interrupted(workshop, spec, monkeypatch)
@@ -186,6 +192,7 @@ def test_asked_to_stop_it_stops_and_says_so(workshop: Workshop, tmp_path: Path) 
     assert (out / "checkpoint").is_dir()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_asked_to_stop_one_of_two_processes_stops_both_with_a_checkpoint(
     workshop: Workshop, tmp_path: Path, rank: int
@@ -231,6 +238,7 @@ def test_another_dropout_on_an_equal_machine_is_drift_and_named(
     assert "dropout is 0.2 instead of 0.1" in said(judgement.causes[0].why)
 
 
+@pytest.mark.long
 def test_a_schedule_that_starts_again_on_an_equal_machine_is_drift_and_named(
     workshop: Workshop, undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_the_share_hidden_and_what_stands_in_its_place(masked: Workshop) -> None
     assert not hidden[batches["attention_mask"] == 0].any()
 
 
+@pytest.mark.long
 def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
     probe = {"steps": 13, "evaluation_rows": 8}
     result = masked.train(masked.spec(probe=probe, batch_size=16))
@@ -53,6 +54,7 @@ def test_another_epoch_hides_other_tokens(masked: Workshop) -> None:
     assert sum(not np.array_equal(first[row], labels) for row, labels in again) > 80
 
 
+@pytest.mark.long
 def test_uneven_micro_batches_weigh_their_tokens(masked: Workshop, hidden: Trained) -> None:
     """The mean over the global batch, not the mean of the micro-batches' means."""
     parts = masked.train(masked.spec(optimizer={"accumulation_steps": 8}))
@@ -114,6 +116,7 @@ def test_packed_rows_train_as_the_rows_themselves(masked: Workshop, attention: s
     torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.long
 def test_packed_rows_are_those_of_the_plain_model(masked: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the first micro-batch has as many rows as before, and the second is packed into fewer."""
     plain = Context.batches

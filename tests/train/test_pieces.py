@@ -129,6 +129,7 @@ def test_weights_are_known_to_the_bit_and_shaped_as_they_should(tmp_path: Path) 
     assert make_weights(model, 4, tmp_path / "other.safetensors") != sha256
 
 
+@pytest.mark.long
 def test_a_process_of_its_own_makes_the_same_weights(tmp_path: Path) -> None:
     model, apart = {**MODEL, "vocab_size": 256}, tmp_path / "apart"
     apart.mkdir()
@@ -218,6 +219,7 @@ def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypat
     assert [step.batch for step in other.probe.steps] == [step.batch for step in item.probe.steps]
 
 
+@pytest.mark.long
 def test_datasets_reads_rows_where_packages_are_in_a_folder_of_their_own(workshop: Workshop, tmp_path: Path) -> None:
     """`dill` cannot pickle a package of `PYTHONPATH`, as `pip install --target` and `make gpu-bundle` install them."""
 

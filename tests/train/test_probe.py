@@ -173,6 +173,7 @@ def test_a_wrong_operator_exceeds_rounding_at_its_module(
     assert beyond[0][2] == "bert.embeddings.LayerNorm"
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("precision", "linear", "dtype"),
     [("fp32", 23, "float32"), ("bf16", 7, "bfloat16"), ("fp16", 10, "float16"), ("fp64", 52, "float64")],
@@ -218,6 +219,7 @@ def test_fresh_memory_is_filled_at_the_first_step_alone(workshop: Workshop, monk
         workshop.train(workshop.spec(probe={"steps": 3, "portable_steps": 0}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("cyclic", [False, True])
 def test_each_model_of_a_run_has_the_device_to_itself(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, cyclic: bool

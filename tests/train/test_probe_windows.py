@@ -58,6 +58,7 @@ def right() -> PortableEvidence:
     return _trained()
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("task", ["sequence-classification", "masked-lm"])
 def test_eager_and_fused_attention_train_the_shipped_bits(task: Any) -> None:
     for attention in ("eager", "sdpa"):
@@ -65,6 +66,7 @@ def test_eager_and_fused_attention_train_the_shipped_bits(task: Any) -> None:
         assert first_difference(golden_windows()[task], steps) == ""
 
 
+@pytest.mark.long
 def test_a_different_instruction_set_passes_the_shipped_digests() -> None:
     environment = os.environ | {
         "ATEN_CPU_CAPABILITY": "default",
@@ -89,6 +91,7 @@ def _checkpointed(model: Any) -> None:
     model.activation_checkpointing_enable()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["sequence-classification", "masked-lm"])
 def test_modules_called_again_in_the_backward_pass_train_the_same_bits(
     monkeypatch: pytest.MonkeyPatch, task: Any
@@ -180,6 +183,7 @@ def test_one_unit_in_the_last_place_of_one_weight_changes_the_bits(right: Portab
     assert "layer.1" in first_difference(right.windows, _trained(weights=weights).windows)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "change",
     [{"eps": 1.01e-8}, {"betas": (0.9, 0.99900001)}, {"weight_decay": 0.0100001}, {"learning_rate": 5.0000001e-4}],
@@ -258,6 +262,7 @@ def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> N
         assert [(each.rank, each.at, each.stage, each.name) for each in compared.ranks] == found
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("fault", [False, True])
 def test_a_training_that_a_round_ordered_checks_its_machine_first(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, fault: bool
@@ -327,6 +332,7 @@ def _scaled_from(patch: pytest.MonkeyPatch, first: int) -> None:
     patch.setattr(torch, "matmul", scaled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("plant", "first", "code"), [(_smoothed_from, 5, "loss"), (_scaled_from, 3, "operator")])
 def test_a_fault_below_rounding_that_comes_late_is_named_on_a_different_machine(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, plant: Any, first: int, code: str

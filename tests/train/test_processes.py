@@ -92,6 +92,7 @@ def briefly(rank: int, folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_sharded_weights_train_as_whole_ones(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def with_a_broken_operation(rank: int, folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     ("around", "code", "words"),
     [
@@ -233,6 +235,7 @@ def without_memory_for_windows(rank: int, folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_windows_that_one_process_has_no_memory_for_cost_the_windows(workshop: Workshop, tmp_path: Path) -> None:
     codes, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, without_memory_for_windows)
     assert (codes, trained.record.exit) == ([0, 0], Exit(status="completed"))
@@ -406,6 +409,7 @@ def by_two(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
     return train
 
 
+@pytest.mark.long
 def test_a_fault_of_the_exchange_is_named_by_its_first_step(by_two: Callable[[str], LoadedRecord]) -> None:
     """As in pytorch 104336, 84803, 115607 and DeepSpeed 1801."""
     honest = by_two("none")

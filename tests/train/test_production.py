@@ -144,6 +144,7 @@ def test_an_honest_training_repeats_itself_and_is_the_plain_model(shop: Shop) ->
     assert {"speed.portable", "production.equality"} <= {finding.check for finding in judgement.findings}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_windows_and_checks_leave_a_training_as_it_was(padded: Workshop, precision: str) -> None:
     """With dropout and micro-batches: loss scale, generators, moments and rates are the training's again."""
@@ -159,6 +160,7 @@ def test_windows_and_checks_leave_a_training_as_it_was(padded: Workshop, precisi
     assert len({trail.generators[:17] for trail in trails}) == 1
 
 
+@pytest.mark.long
 def test_the_trail_is_that_of_the_probe_and_of_a_second_run(shop: Shop, padded: Workshop) -> None:
     trail = shop.trained.record.evidence.speed.trail
     expected = marks_of(dict(shop.trained.batches))
@@ -210,6 +212,7 @@ def _half(seen: torch.Tensor) -> torch.Tensor:
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plant", "code"),
     [(_one_mask, "rng"), (_set_back, "rng"), (_attends(torch.tril), "operator"), (_attends(_half), "operator")],
@@ -239,6 +242,7 @@ _ROWS = "every-second-row-skipped"
 """A fault of the batches, which the trail of a whole training shows."""
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     "name",
     [name if name in _SAMPLE else pytest.param(name, marks=pytest.mark.long) for name in FAULTS if name != _ROWS],
@@ -259,6 +263,7 @@ def test_a_fault_of_production_kernels_is_named_on_any_machine_and_without_a_ref
         assert reference is candidate or place in judgement.first_divergence.at
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("changes", [
     {"attention": "eager"}, {"precision": "fp16"}, {"precision": "fp32", "attention": "eager"}, {"optimizer": "sgd"},
     {"gradient_checkpointing": True, "optimizer": "adafactor", "fused_optimizer": False},
@@ -271,6 +276,7 @@ def test_other_settings_are_the_plain_model_too(shop: Shop, changes: dict[str, A
     assert all(not is_over(error) for proof in shown.proofs for error in proof.errors)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_a_compiled_model_is_measured_beside_the_same_without_its_compiler(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
@@ -326,6 +332,7 @@ def test_a_parameter_without_a_gradient_needs_no_reference(shop: Shop, monkeypat
     assert judgement.first_divergence.at == name
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("error", [MemoryError("no memory"), TypeError("no such operation")])
 def test_checks_that_fail_in_fp64_are_lost_and_leave_the_model_as_it_was(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -366,6 +373,7 @@ def test_a_window_that_lacks_memory_leaves_the_loss_scale_as_it_was(
     assert all(not is_over(error) for proof in shown.proofs for error in proof.errors)
 
 
+@pytest.mark.long
 def test_a_kernel_that_no_proof_opens_is_measured_beside_modules_that_prove_themselves(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,6 +396,7 @@ def test_a_kernel_that_no_proof_opens_is_measured_beside_modules_that_prove_them
         assert judged(shop.record(own), shop.record(own)).verdict == verdict
 
 
+@pytest.mark.long
 def test_a_whole_training_that_skips_rows_or_padding_drifts(
     shop: Shop, padded: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ HONEST = [
 ]  # fmt: skip
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("setting", HONEST, ids=str)
 def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Setting) -> None:
     proofs, weights = setting.train()
@@ -130,6 +131,7 @@ def ignores_mask(query: Any, key: Any, value: Any, attn_mask: Any = None, **name
     return PLAIN[2](query, key, value, attn_mask=None if is_native(query) else attn_mask, **named)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
     ("operation", "wrong", "place"),
@@ -211,6 +213,7 @@ def test_a_weight_that_changes_between_two_steps_shows() -> None:
     assert first(Setting().train(before=change)[0]) == (2, "state", "weights")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("setting", [Setting(), Setting(task="masked-lm", vocabulary=1 << 15)], ids=str)
 def test_clipping_that_is_not_by_its_norm_shows(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = nn.utils.clip_grad_norm_
@@ -235,6 +238,7 @@ SHARP = [
 ]  # fmt: skip
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("setting", "scale"), SHARP, ids=str)
 def test_attention_that_sees_few_tokens_is_honest(setting: Setting, scale: float) -> None:
     """As of a training that diverges: its weights underflow or change sides, and its gradients are denormal."""
@@ -328,6 +332,7 @@ class Alike(Setting):
                 engine.bare.bert.embeddings.position_embeddings.weight.mul_(self.share)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("share", [1e-2, 1e-4, 0.0])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -346,6 +351,7 @@ class Sure(Setting):
         return {**super().batch(), "labels": torch.zeros(ROWS, dtype=torch.long)}
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("gap", [10, 16, 60, 600])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_gradients_near_the_smallest_number_are_honest(precision, gap):

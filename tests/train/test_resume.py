@@ -9,6 +9,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from plumbline.data.stores import open_store
 from plumbline.environments.launch import trainer_environment
 from plumbline.night.central import shared_checkpoint
@@ -36,6 +38,7 @@ def killed_once_uploaded(command: list[str], exchange: CheckpointExchange) -> No
     assert child.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_another_machine_goes_on_and_ends_on_the_same_bits(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=None, learn=LEARN)
     undisturbed = workshop.train(spec)

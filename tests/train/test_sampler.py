@@ -90,6 +90,7 @@ else:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["torchrun", "a shell"])
 def test_the_other_ranks_of_a_training_are_no_foreign_load(tmp_path: Path, launcher: str) -> None:
     """`torchrun` gives each rank a session of its own; what the same shell has started besides is not the training."""

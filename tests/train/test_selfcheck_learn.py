@@ -67,6 +67,7 @@ def argmin(patch: Patch) -> None:
     patch.setattr(Task, "answers", lambda task, logits, labels: plain(task, -logits, labels))
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(("plant", "text"), [
     (labels_of_some_rows, "the labels of step 0"), (evaluated_labels, "different labels"),
     (half_of_the_evaluation, "different rows"), (tokens_exchanged, "different tokens"), (no_updates, "an accuracy of"),

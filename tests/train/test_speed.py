@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,7 @@ from plumbline.train.speed import WINDOW, found_warm
 from plumbline.train.speed_engine import make_engine
 from plumbline.train.windows import WindowRunner
 from tests.train.conftest import Trained, Workshop
+from tests.train.forked_ranks import in_new_process
 
 SPEED = {"steps": 12, "precision": "fp32", "checks": False}
 CHECKED = {**SPEED, "checks": True}
@@ -88,6 +90,7 @@ def test_the_sampler_reads_what_the_judge_asks_for(measured: Trained) -> None:
     assert len(samples["load"]) >= 1
 
 
+@pytest.mark.first(1)
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_activity_is_sampled_in_the_measured_steps_alone(
@@ -122,6 +125,7 @@ def test_activity_is_sampled_in_the_measured_steps_alone(
     assert not [at for at in graphs if begun[0] < at <= begun[0] + SPEED["steps"]]
 
 
+@pytest.mark.long
 def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not that of what comes after them: a GPU's counter rises with every part, and is set back before the steps."""
     peak = [1000]
@@ -144,6 +148,7 @@ def test_the_peak_of_memory_is_that_of_the_measured_steps(workshop: Workshop, mo
     assert record.evidence.speed.peak_memory_bytes == 1010
 
 
+@pytest.mark.long
 def test_the_machine_is_measured_beside_the_measured_steps(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks behind them train in fp64: a machine that they heat is not the one that was timed."""
     order = []
@@ -230,6 +235,7 @@ def test_a_stop_among_the_measured_steps_leaves_a_record_without_a_throughput(
     assert (record.evidence.speed.steps, record.evidence.speed.samples_per_second) == (0, None)
 
 
+@pytest.mark.long
 def test_the_parts_own_settings_are_in_force(workshop: Workshop) -> None:
     record = workshop.train(workshop.spec(speed={"steps": 10, "precision": "bf16"})).record
     numerics = record.fingerprint.numerics
@@ -255,6 +261,12 @@ def plain(workshop: Workshop) -> SpeedTrail:
     return workshop.train(workshop.spec(probe=None, speed={**SPEED, "dropout": 0.0})).record.evidence.speed.trail
 
 
+def _train(workshop: Workshop, spec: RunSpec, out: Path) -> None:
+    speed.LONGEST_WARMUP = 2 * speed.WINDOW
+    workshop.train(spec, out)
+
+
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "setting",
     [
@@ -266,8 +278,10 @@ def plain(workshop: Workshop) -> SpeedTrail:
 )
 def test_a_teams_settings(workshop: Workshop, measured: Trained, plain: SpeedTrail, setting: dict[str, Any]) -> None:
     """Settings that change no arithmetic train on the same rows to the same bits; the others are close."""
-    trained = workshop.train(workshop.spec(probe=None, speed={**SPEED, **setting, "dropout": 0.0}))
-    trail, numerics = trained.record.evidence.speed.trail, trained.record.fingerprint.numerics
+    spec, out = workshop.spec(probe=None, speed={**SPEED, **setting, "dropout": 0.0}), workshop.out()
+    in_new_process(_train, workshop, spec, out)
+    record = read_record(out)
+    trail, numerics = record.evidence.speed.trail, record.fingerprint.numerics
     if "data_workers" in setting:
         assert {name: marks[:28] for name, marks in trail.marks.items()} == {
             name: marks[:28] for name, marks in plain.marks.items()
@@ -330,6 +344,7 @@ def test_a_batch_is_cut_at_its_longest_row(workshop: Workshop) -> None:
     assert short == pytest.approx(usual, rel=1e-5)
 
 
+@pytest.mark.long
 def test_accumulated_steps_and_fp16(workshop: Workshop) -> None:
     spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp16"}, optimizer={"accumulation_steps": 2})
     assert workshop.train(spec).record.evidence.speed.samples_per_second > 0

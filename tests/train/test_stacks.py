@@ -128,6 +128,7 @@ def _version_checks(tree: ast.AST, *, may_read: bool = False) -> list[int]:
     return sorted(lines)
 
 
+@pytest.mark.long
 def test_versions_of_libraries_are_told_apart_in_the_compat_modules_only() -> None:
     found = {
         f"{path.relative_to(ROOT)}:{line}"
@@ -151,6 +152,7 @@ def test_a_version_check_is_found_however_it_is_written(code: str) -> None:
     assert _version_checks(ast.parse(code))
 
 
+@pytest.mark.long
 def test_what_the_trainer_imports_is_of_the_oldest_python() -> None:
     names = [name for _, name, _ in pkgutil.walk_packages(plumbline.train.__path__, "plumbline.train.")]
     names += ["plumbline.upgrade.inputs", "plumbline.night.prepare"]  # of the upgrade gate, which builds the data there
@@ -265,6 +267,7 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     workshop: Workshop, team: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ PARTS = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_a_record_of_every_part_is_whole(workshop: Workshop, accumulation: int) -> None:
     spec = workshop.spec(**PARTS, optimizer={"accumulation_steps": accumulation})
@@ -24,6 +25,7 @@ def test_a_record_of_every_part_is_whole(workshop: Workshop, accumulation: int) 
     assert compare(record, record, throughput=False).verdict == "pass"
 
 
+@pytest.mark.long
 def test_a_masked_lm_record_is_whole(masked: Workshop) -> None:
     record = load_record(masked.train(masked.spec(**PARTS)).folder)
     assert Comparisons().of(record, record).problems == ()

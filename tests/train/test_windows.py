@@ -198,6 +198,7 @@ FAULTS = {
 }  # fmt: skip
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("code", "plant"),
     [
@@ -218,6 +219,7 @@ def test_a_fault_of_learn_is_named_where_rounding_differs(
     assert not judgement.first_divergence.at.endswith(" input")
 
 
+@pytest.mark.long
 def test_variables_that_change_no_bit_excuse_no_fault(
     workshop: Workshop, reference: Trained, monkeypatch: Patch
 ) -> None:
@@ -247,6 +249,7 @@ def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Traine
     assert "formulas identical at 2 checkpoints" in said(judgement.notes[0].text)
 
 
+@pytest.mark.long
 def test_moments_lost_at_a_resume_are_named(workshop: Workshop, reference: Trained, monkeypatch: Patch) -> None:
     spec, out, plain = spec_of(workshop), workshop.out(), Engine.step
 
@@ -297,6 +300,7 @@ def test_moments_that_a_checkpoint_loads_again_are_no_drift(
     assert judged(reference, candidate).verdict == "pass"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_windows_leave_a_curve_as_it_was(workshop: Workshop, monkeypatch: Patch, precision: str) -> None:
     """In half precision, with micro-batches: loss scale, generators, moments and modes are the training's again."""
@@ -309,6 +313,7 @@ def test_windows_leave_a_curve_as_it_was(workshop: Workshop, monkeypatch: Patch,
     assert with_windows.replace(portable=None) == without.replace(portable=None)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
 def test_a_compiled_curve_has_the_masks_and_windows_of_a_plain_one(workshop: Workshop, reference: Trained) -> None:
     """The compiler of this test keeps the operations as they are, so that bits show what it was given."""

@@ -59,6 +59,7 @@ def test_the_tree_as_it_is_keeps_every_contract(tree: Tree) -> None:
     assert tree.broken() == []
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize(
     ("place", "line", "contract"),
     [

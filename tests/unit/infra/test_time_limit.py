@@ -63,6 +63,7 @@ def test_a_hanging_test_fails_and_the_next_one_runs(pytestconfig: pytest.Config,
     assert "Timeout (>1.0s) from pytest-timeout" in said
 
 
+@pytest.mark.long
 def test_a_test_above_its_cpu_seconds_fails_and_is_told_where_it_belongs(
     pytestconfig: pytest.Config, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def lossy(made: LoadedRecord, part: str) -> Iterator[tuple[str, LoadedRecord]]:
             yield ".".join(map(str, path)), LoadedRecord(record, made.folder, made.arrays)
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("drift", DRIFTS)
 def test_a_drift_is_no_pass_without_any_part_of_its_evidence(drift: str) -> None:
     part, change = DRIFTS[drift]

@@ -83,6 +83,7 @@ def test_conda_lock_and_pixi_give_what_comes_from_the_index_and_name_the_rest(mo
     assert lock.elsewhere == {"ld-impl-linux-64": "2.45.1-default_hbd61a6d_102", "team-training": "0.1.0"}
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("lock", "difference"),
     [

@@ -28,6 +28,7 @@ def sample():
     return [(score(row.text), row.label) for row in reviews(11, 0, SAMPLE)]
 
 
+@pytest.mark.long
 def test_the_oracle_reaches_the_derived_accuracy_to_four_sigma(sample):
     best = best_accuracy()
     right = sum((result > 0) == label for result, label in sample)

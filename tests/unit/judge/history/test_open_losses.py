@@ -57,6 +57,7 @@ def after_the_question(decisions: list[Decision], history: int) -> list[str]:
     return list(verdicts[first:])
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("road", ROADS[:2])
 @pytest.mark.parametrize("size", [0.02, 0.03, 0.05, 0.1])
 @pytest.mark.parametrize("history", HISTORIES)
@@ -268,6 +269,7 @@ def undone(
     return decisions
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("has_ab", [True, False])
 @pytest.mark.parametrize(("size", "span"), [(0.03, 60), (0.05, 20), (0.05, 60)])
 def test_a_loss_that_undoes_a_gain_is_called(size: float, span: int, has_ab: bool) -> None:
@@ -279,6 +281,7 @@ def test_a_loss_that_undoes_a_gain_is_called(size: float, span: int, has_ab: boo
     assert called >= 5
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("size", "span"), [(0.03, 60), (0.05, 20)])
 def test_an_ab_proves_a_gain_of_nights_that_correlate(size: float, span: int) -> None:
     """Few such nights show no gain by themselves: what undoes it passed."""

@@ -29,6 +29,7 @@ def test_a_fixed_regression_is_red_for_six_nights_at_most(name: str, road: str) 
     assert _median(name, road) <= 6
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("road", ["A/B", "no A/B"])
 @pytest.mark.parametrize("name", ["3% then 8%", "5% then 55%"])
 def test_a_second_loss_is_called_as_fast_as_a_first_one(name: str, road: str) -> None:
