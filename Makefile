@@ -6,6 +6,7 @@ INSTALLED := .venv/.installed
 PEERS := .venv/peers
 DETECTORS := .venv/detectors
 UV_TOOL := .venv/uv-tool
+LOWEST := .venv/lowest
 OLDEST_PIP := .venv/oldest-pip
 VERSION := -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 # The Python that is asked for, where the environment has a different one.
@@ -22,7 +23,7 @@ TESTS := $(LEADING) $(filter-out $(LEADING),$(wildcard tests/e2e/test_*.py tests
 	$(filter-out tests/e2e tests/flows tests/faults tests/train,$(filter-out tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: mlflow-server run test test-all unit check lint format versions upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean azurite browser FORCE
+.PHONY: mlflow-server run test test-all unit check lint format versions lowest upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean azurite browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -110,6 +111,15 @@ simulate: $(DETECTORS)
 # VERSIONS="--environment ENV ..." a team's own.
 versions: $(UV_TOOL)
 	PYTHONPATH=.:$(UV_TOOL) $(BIN)/python -m bench.train.versions $(VERSIONS)
+
+# The unit tests of a controller with the oldest versions that pyproject.toml allows; `make versions` tries a trainer's.
+CONTROLLER := --extra controller --extra local --extra mlflow --extra tensorboard
+lowest: $(UV_TOOL)
+	$(UV_TOOL)/bin/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
+	$(UV_TOOL)/bin/uv pip compile --quiet --only-binary :all: --resolution lowest-direct $(CONTROLLER) pyproject.toml -o $(LOWEST)/versions.txt
+	$(UV_TOOL)/bin/uv pip install --quiet --python $(LOWEST) --constraint $(LOWEST)/versions.txt -r $(LOWEST)/versions.txt -r pyproject.toml --extra dev
+	$(UV_TOOL)/bin/uv pip install --quiet --python $(LOWEST) --no-deps --no-build-isolation --editable .
+	$(LOWEST)/bin/python -m pytest -q --numprocesses=2 --dist=loadfile -m "not long" tests/unit
 
 # Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. A second call continues.
 upgrade-bench: $(INSTALLED)

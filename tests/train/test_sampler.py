@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from plumbline.environments.control_groups import QuotaUse
 from plumbline.train.machine import sampler
 from plumbline.train.machine.sampler import Sampler
 
@@ -165,3 +166,18 @@ def test_an_error_that_is_not_nvmls_is_not_swallowed(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sampler, "_Gpu", broken)
     with pytest.raises(ValueError, match="0"):
         sampler._readers(torch.device("cuda", 0))
+
+
+def test_time_held_back_is_a_share_of_what_the_training_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel sums throttled time over processors: four held back half of the time are two seconds a second."""
+    uses = iter([QuotaUse(2.0, 10.0), QuotaUse(2.0, 18.0), QuotaUse(None, None)])
+    monkeypatch.setattr(sampler, "quota_use", lambda: next(uses))
+    clock, jiffies = iter([0.0, 4.0, 8.0]), iter([0.0, 800.0, 1600.0])
+    monkeypatch.setattr(sampler.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(sampler, "own_jiffies", lambda: next(jiffies))
+    monkeypatch.setattr(sampler.os, "sysconf", lambda _: 100)
+    sampled = sampler.Host()
+    reading = sampled.read()
+    assert (reading["cgroup_throttled"], reading["cpu_quota"]) == (pytest.approx(0.5), 2.0)
+    unknown = sampled.read()
+    assert (unknown["cgroup_throttled"], unknown["cpu_quota"]) == (None, None)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from plumbline.environments.control_groups import QuotaUse, memory_kills, memory_limit, quota_use
-from plumbline.train.machine import sampler
 
 
 def tree(root: Path, groups: str, mounts: str, files: dict[str, str]) -> Path:
@@ -77,21 +76,6 @@ def test_what_the_kernel_does_not_say_is_unknown(
     tmp_path: Path, groups: str, files: dict[str, str], found: QuotaUse
 ) -> None:
     assert quota_use(tree(tmp_path, groups, V2, files)) == found
-
-
-def test_time_held_back_is_a_share_of_what_the_training_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel sums throttled time over processors: four held back half of the time are two seconds a second."""
-    uses = iter([QuotaUse(2.0, 10.0), QuotaUse(2.0, 18.0), QuotaUse(None, None)])
-    monkeypatch.setattr(sampler, "quota_use", lambda: next(uses))
-    clock, jiffies = iter([0.0, 4.0, 8.0]), iter([0.0, 800.0, 1600.0])
-    monkeypatch.setattr(sampler.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(sampler, "own_jiffies", lambda: next(jiffies))
-    monkeypatch.setattr(sampler.os, "sysconf", lambda _: 100)
-    sampled = sampler.Host()
-    reading = sampled.read()
-    assert (reading["cgroup_throttled"], reading["cpu_quota"]) == (pytest.approx(0.5), 2.0)
-    unknown = sampled.read()
-    assert (unknown["cgroup_throttled"], unknown["cpu_quota"]) == (None, None)
 
 
 @pytest.mark.parametrize("root", ["/", "/pods/one"])
