@@ -72,12 +72,14 @@ def test_the_first_start_makes_the_tables_and_the_second_copies_them(folder: Pat
         assert len(list(saved.iterdir())) == 1
 
 
+@pytest.mark.long
 def test_two_stacks_share_nothing(folder: Path) -> None:
     with running(folder) as (first, _), running(folder.with_name(f"{folder.name}-2")) as (second, _):
         assert ask(first, _CREATE).returncode == 0
         assert "does not exist" in ask(second, "select * from mine").stderr
 
 
+@pytest.mark.long
 def test_nobody_else_on_the_machine_gets_in(folder: Path) -> None:
     with running(folder) as (database, _):
         password = database.url.split(":")[2].split("@")[0]

@@ -99,6 +99,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.long
 def test_configuration_splits_and_revision_are_chosen_and_classes_keep_their_own_names(tmp_path):
     with serve_hub("acme/reviews", CONFIGS) as endpoint:
         chosen = ("--config", "long", "--split", "train", "--evaluation-split", "extra", "--revision", "v1")
@@ -141,6 +142,7 @@ def test_what_the_dataset_does_not_have_is_one_line_with_the_choices(tmp_path, o
     assert message in the_line(done)
 
 
+@pytest.mark.long
 def test_a_hub_that_never_answers_is_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = import_from(f"http://127.0.0.1:{silent.getsockname()[1]}", "acme/reviews", tmp_path)
@@ -148,6 +150,7 @@ def test_a_hub_that_never_answers_is_one_line(tmp_path):
     assert "acme/reviews: path: the Hugging Face Hub cannot be reached" in the_line(done)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("answers", [True, False], ids=["silent", "closed"])
 def test_a_host_of_files_that_cannot_be_reached_is_one_line(tmp_path, answers):
     """The Hub redirects requests of files to other hosts, which a company's firewall may block."""

@@ -131,6 +131,7 @@ def test_a_presigned_link_opens_the_report_and_its_records(
     check_in_the_browser(browser, verdict, record_id)
 
 
+@pytest.mark.long
 def test_the_suites_own_site_opens_the_report_and_its_records(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "central").mkdir()
     with served(tmp_path / "central") as site:

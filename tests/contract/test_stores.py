@@ -233,6 +233,7 @@ def test_a_large_file_arrives_whole(store: Store, tmp_path: Path) -> None:
     assert store.stat("large").size == 33 << 20
 
 
+@pytest.mark.long
 def test_a_slow_uplink_takes_its_time(azurite: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two seconds of sending, over a socket that waits for one at most: bytes that move are not trouble."""
     with SlowUplink(azurite, bytes_per_second=4 << 20) as uplink:

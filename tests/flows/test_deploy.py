@@ -100,6 +100,7 @@ def test_a_renamed_suite_names_the_old_schedule_and_a_removed_schedule_ends(
     assert "is scheduled too" not in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
     client: SyncPrefectClient, suite: Suite
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_changed_suite_changes_what_it_says_and_keeps_what_it_no_longer_names(
     assert {change.verb for change in left} == {"keep"}
 
 
+@pytest.mark.long
 def test_deploying_again_keeps_what_a_person_set(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,6 +196,7 @@ def test_the_upgrade_event_hands_its_lock_to_the_gate(
     assert wanted in started, "the event started no upgrade with its lock"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_suite_that_names_no_block_of_the_server_is_told(
     suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -204,6 +207,7 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
     assert "alerts: the block apprise-url/missing does not exist on the server (hint: create it in Prefect" in output
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize(
     "case",

@@ -87,6 +87,7 @@ def test_a_pool_or_a_queue_that_starts_no_run_is_found(
     assert checks(capsys)[where]["well"]
 
 
+@pytest.mark.long
 def test_the_schedule_is_the_one_that_prefect_has_planned(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +122,7 @@ def test_the_schedule_is_the_one_that_prefect_has_planned(
     assert "does not exist" in str(result["alerts: apprise-url/missing"]["what"])
 
 
+@pytest.mark.long
 def test_several_suites_on_one_server_are_told_to_use_postgresql(
     suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def on_machines(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Iterator[Suite
         yield suite.replace(platforms={**suite.platforms, "aws": aws})
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("ending", [ValueError("a defect"), KeyboardInterrupt()], ids=["failure", "ctrl-c"])
 def test_machines_are_up_for_a_round_and_down_after_whatever_ends_it(on_machines: Suite, ending: BaseException) -> None:
@@ -61,6 +62,7 @@ def _claim_later(suite: Suite) -> None:
     later()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_start_that_was_taken_for_dead_stops_no_machine_of_the_next_one(on_machines: Suite) -> None:
     @flow(name="plumbline-regression")

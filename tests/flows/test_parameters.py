@@ -35,6 +35,7 @@ def test_values_that_contradict_each_other_are_named(suite: Suite) -> None:
     assert "suite: workloads.tiny.optimizer.accumulation_steps: 3 does not divide batch_size" in str(state.message)
 
 
+@pytest.mark.first(1)
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("flow", [training, gate], ids=["training", "gate"])
 def test_a_worker_refuses_the_order_of_a_different_version(flow: Flow[..., Any]) -> None:

@@ -130,6 +130,7 @@ def test_a_crashed_round_is_resumed_once_and_no_final_state_is_touched(
     assert webhook.got == []
 
 
+@pytest.mark.long
 def test_a_round_whose_process_is_gone_without_a_word_is_resumed(
     client: SyncPrefectClient, paged: Suite, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_round_whose_process_is_gone_without_a_word_is_resumed(
     assert webhook.got == []
 
 
+@pytest.mark.long
 def test_a_round_that_crashes_at_every_start_ends_as_its_verdict_or_as_lost_and_alerts_once(
     client: SyncPrefectClient, paged: Suite, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_round_that_a_defect_ended_is_alerted_once(
     assert f"/runs/flow-run/{run}" in webhook.got[0]["message"]
 
 
+@pytest.mark.long
 def test_a_resumed_round_without_a_worker_is_lost_and_with_one_it_waits(
     client: SyncPrefectClient, paged: Suite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

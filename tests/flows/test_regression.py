@@ -182,6 +182,7 @@ def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_training_that_would_fail_again_is_not_tried_again(
     server: Server, material: Material, tmp_path: Path
@@ -285,6 +286,7 @@ def drifting(material: Material) -> Measurement:
     return lambda order: {"probe": probe} if order["platform"] == "p01" else {}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_state_is_damaged(
     server: Server, material: Material, tmp_path: Path

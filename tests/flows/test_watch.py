@@ -146,6 +146,7 @@ def test_a_controllers_clock_a_day_ahead_invents_no_missed_round_and_hides_none(
     assert "did not start" in check_missed_rounds(nightly, now + 13 * HOUR)[0]
 
 
+@pytest.mark.long
 def test_a_paused_round_is_not_missed_and_after_that_it_is(
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_paused_round_is_not_missed_and_after_that_it_is(
     assert len(webhook.got) == 1
 
 
+@pytest.mark.long
 def test_while_the_server_is_away_the_runs_that_it_had_planned_count(
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver
 ) -> None:
@@ -201,6 +203,7 @@ def test_a_schedule_for_which_prefect_plans_no_round_is_alerted_once(
     assert "no next round since 2026-11-20 02:05 UTC" in webhook.got[0]["message"]
 
 
+@pytest.mark.long
 def test_the_watch_alerts_though_its_state_is_damaged_and_not_for_ever(
     client: SyncPrefectClient, nightly: Suite, webhook: Receiver, tmp_path: Path
 ) -> None:

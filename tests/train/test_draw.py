@@ -67,6 +67,7 @@ def test_last_weeks_evidence_in_tonights_order_is_invalid(tonight: Trained, last
     assert "the evidence is of a different night" in said(finding.detail)
 
 
+@pytest.mark.long
 def test_a_copy_of_the_references_numbers_of_last_week_is_invalid(workshop: Workshop, tonight: Trained) -> None:
     """A reader of the reports has every number of the reference's last night, and none of this one."""
     reference = train(workshop, LAST, "aws")

@@ -262,7 +262,7 @@ def test_two_processes_and_one_train_the_same_bits(right: PortableEvidence) -> N
         assert [(each.rank, each.at, each.stage, each.name) for each in compared.ranks] == found
 
 
-@pytest.mark.first(1)
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [False, True])
 def test_a_training_that_a_round_ordered_checks_its_machine_first(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, fault: bool

@@ -196,7 +196,7 @@ def with_a_broken_operation(rank: int, folder: Path) -> Iterator[None]:
     yield
 
 
-@pytest.mark.first(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("around", "code", "words"),
     [
