@@ -11,9 +11,11 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -29,10 +31,11 @@ from plumbline.cli.completion import SHELLS, PrintCompletion
 from plumbline.cli.options import QUIET, say, summary
 from plumbline.local.signals import terminations_interrupt
 from plumbline.schema.errors import WRONG_PATH, ConfigurationError, ExitCode, PlumblineError
-from plumbline.schema.extras import is_optional, missing_package
+from plumbline.schema.extras import is_optional, missing_package, resource
 from plumbline.schema.variables import clean_variables, variable_error
 
 _ENTRY_POINTS = "plumbline.commands"
+_PAGE = re.compile(r"(?<!\S)docs/[\w/-]+\.md")
 _ANYWHERE = ("--debug", "--quiet", "--verbose")
 """Options of all commands, which may stand before or after the command."""
 
@@ -113,8 +116,15 @@ class _Failure:
         return {"verdict": verdict, **empty, "error": error, "exit_code": int(self.code)}
 
 
+def _own_page(name: re.Match[str]) -> str:
+    """Return the path of a page that a hint names: it lies beside the checkout's or the installation's files."""
+    with suppress(ConfigurationError):
+        return str(resource(name[0]))
+    return name[0]
+
+
 def _say(failure: _Failure, *, as_json: bool) -> int:
-    say(f"plumbline: {failure.line}", to_stderr=True)
+    say(f"plumbline: {re.sub(_PAGE, _own_page, failure.line)}", to_stderr=True)
     if as_json:
         print(json.dumps(failure.to_json()))
     return int(failure.code)

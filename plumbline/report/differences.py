@@ -40,11 +40,12 @@ def night_change(platform: str, result: PlatformResult, earlier: RunRecord, num_
     before = read_metrics(earlier)
     old, new = before["throughput"], result.samples_per_second
     change = f" ({100 * (new / old - 1):+.1f} %)" if old and new is not None else ""
+    rates = "" if old is new is None else f" /s{change}"
     return NightChange(
         platform,
         when_of(earlier.round_id or earlier.record_id),
         f"{percent(before['accuracy'], 2)} → {percent(result.accuracy, 2)}",
-        f"{NONE if old is None else number(old)} → {NONE if new is None else number(new)} /s{change}",
+        f"{NONE if old is None else number(old)} → {NONE if new is None else number(new)}{rates}",
         num_differences,
         f"since-{platform}",
     )

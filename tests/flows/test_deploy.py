@@ -19,6 +19,7 @@ from plumbline.cli.main import main
 from plumbline.night.deployment import UPGRADE_EVENT, desired, suite_parameters
 from plumbline.night.rounds import Round
 from plumbline.schema.errors import ConfigurationError, UnavailableError
+from plumbline.schema.extras import resource
 from plumbline.schema.suite import Schedule, Suite, read_suite
 from plumbline.tasks.doctor import check_server
 from plumbline.tasks.prefect_client import deployments
@@ -272,7 +273,7 @@ def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_dep
 
 
 NEVER_FIRES = {
-    "61 * * * *": "'61 * * * *': minute 61 is not in 0 to 59 (hint: docs/SUITE.md lists every key)",
+    "61 * * * *": f"'61 * * * *': minute 61 is not in 0 to 59 (hint: {resource('docs/SUITE.md')} lists every key)",
     "every night or day please": (
         'Invalid cron string: "every night or day please"'
         " (hint: five fields, such as '0 2 * * *', and an IANA time zone)"

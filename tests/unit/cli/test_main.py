@@ -240,3 +240,14 @@ def test_a_comparison_loads_no_pandas_and_no_templates() -> None:
     command = [sys.executable, "-c", code, "compare", record, record]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert not {"pandas", "torch", "prefect", "jinja2"}.intersection(done.stderr.split())
+
+
+def test_a_page_that_a_hint_names_is_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = "docs/how-to/alerts.md shows some; docs/none.md does not exist"
+    assert main(failing(monkeypatch, ConfigurationError("is wrong", hint=hint))) == 2
+    line = capsys.readouterr().err
+    assert Path(line.partition("(hint: ")[2].partition(" shows")[0]).is_file()
+    assert "docs/none.md does not exist" in line

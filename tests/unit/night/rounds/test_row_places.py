@@ -67,7 +67,7 @@ def test_a_changed_label_has_its_classes_file_line_and_text(published: tuple[Sto
     reference, candidate = _record(manifest), _record(manifest, plan)
     judgement = placed_rows(compare(reference, candidate), reference, candidate, store)
     (cause,) = judgement.causes
-    assert (cause.code, said(cause.evidence)[2]) == ("data.labels", "row 9: label good → bad")
+    assert (cause.code, said(cause.evidence)[2]) == ("data.labels", "row 9: good → bad")
     place = said(cause.evidence)[3]
     assert place.startswith("row 9 is reviews.csv, line ")
     assert "<b>text\ufffd " in place
@@ -97,7 +97,7 @@ def test_compare_names_rows_of_a_store_on_the_command_line(
     page = tmp_path / "page.html"
     assert main(["compare", *folders, "--data", store.url, "--html", str(page)]) == 1
     html = page.read_text(encoding="utf-8")
-    for words in ("row 9: label good → bad", "row 9 is reviews.csv, line ", "data.labels", "Differences of the env"):
+    for words in ("row 9: good → bad", "row 9 is reviews.csv, line ", "data.labels", "Differences of the env"):
         assert words in html
     assert "1 passed" not in html  # the reference is judged by nobody
     assert "img" not in outlined(html).tags
@@ -105,7 +105,7 @@ def test_compare_names_rows_of_a_store_on_the_command_line(
     assert main(["compare", *folders, "--html", str(tmp_path)]) == 2
     assert "--html: is a folder" in capsys.readouterr().err
     assert main(["compare", *folders]) == 1
-    assert "row 9: label good → bad" in capsys.readouterr().out
+    assert "row 9: good → bad" in capsys.readouterr().out
     assert main(["compare", *folders, "--data", f"file://{tmp_path}/none"]) == 1
     assert "rows are not named by file and line: " in capsys.readouterr().err
 
@@ -128,6 +128,6 @@ def test_a_round_names_rows_and_loses_nothing_where_it_cannot(published: tuple[S
     results = judge_harvest(round_, gathered, {}, {})
     placed = placed_results(round_, results, gathered, {})
     (cause,) = placed["unit"]["azure"].causes
-    assert "row 9: label good → bad" in said(cause.evidence)
+    assert "row 9: good → bad" in said(cause.evidence)
     assert any(line.startswith("row 9 is reviews.csv, line ") for line in said(cause.evidence)) == (url == store.url)
     assert placed["unit"]["aws"] == results["unit"]["aws"]
