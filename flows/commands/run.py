@@ -89,11 +89,11 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
         *(module for kind, module in endpoints.items() if any(url.startswith(f"{kind}:") for url in urls)),
     )
     with Display("local stack") as display:
-        display.phase("stack")
+        display.phase("servers")
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:
             stack.wait_until_ready()
             display.say(f"Prefect: {stack.ui_url}")
-            display.say(f"its login, for this user alone: {stack.state / LOGIN_NAME}")
+            display.say(f"login, readable by you alone: {stack.state / LOGIN_NAME}")
             _command(stack, "deploy", [str(args.suite), "--publish", "--state", str(args.state)], display)
             stack.start_workers()
             display.stop()

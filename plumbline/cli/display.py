@@ -40,7 +40,8 @@ class _PlatformRow:
     @property
     def headline(self) -> str:
         """Return the phase, and which part of the training runs now."""
-        part = f" {self.text.split(' ')[0]}" if self.phase == "running" and self.text else ""
+        first = self.text.split(" ")[0]
+        part = f" {first}" if self.phase == "running" and first not in ("", "starting") else ""
         return f"{PHASES.get(self.phase, self.phase)}{part}"
 
 

@@ -146,7 +146,7 @@ def build_view(
         headline=headline(
             _without(verdict, unjudged),
             [name for name in order if name != unjudged],
-            _night(verdict.round, links),
+            _night(verdict.round, [link for link in links if link.platform != unjudged]),
             exact=exact,
         ),
         rows=tuple(rows[name] for name in worst_first if name not in folded),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -250,3 +252,11 @@ def test_a_table_of_two_different_environments_names_their_locks() -> None:
     )
     rows = differences([old, new])
     assert ("lock file", ("a" * 12, "b" * 12)) in [(row.key, row.values) for row in rows[:10]]
+
+
+def test_a_comparison_s_time_is_the_candidate_s() -> None:
+    reference, candidate = record("one"), record("two")
+    earlier = reference.record.replace(started_at=reference.record.started_at - timedelta(days=1))
+    records = {"one": replace(reference, record=earlier), "two": candidate}
+    verdict = verdict_of("pass", {"one": passing(), "two": passing()}, round="two")
+    assert made_view(verdict, records, reference="one", unjudged="one").headline.night == "2026-11-20 02:00 UTC"
