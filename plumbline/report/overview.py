@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from plumbline.report.charts import MOST_TOGETHER, Line
 from plumbline.report.html import rendered
@@ -11,19 +12,10 @@ from plumbline.report.sentences import clean, number, when_of
 from plumbline.report.site import MatrixRow, night_rows, page_href, report_href
 from plumbline.report.story import headline
 from plumbline.schema.series import SeriesFile
-from plumbline.schema.verdict import Outcome, RoundVerdict, severity, worst
+from plumbline.schema.verdict import Outcome, RoundVerdict, severity
 
 _NIGHTS = 30
 _WIDTH, _HEIGHT, _EDGE = 280.0, 44.0, 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class NightBar:
-    """One night of a suite: its worst verdict, as a bar."""
-
-    outcome: Outcome
-    title: str
-    href: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +59,22 @@ class SuiteRow:
         """Describe the verdict in one sentence."""
         return headline(self.latest, sorted(self.latest.platforms), "", exact=False).sentence
 
-    @property
-    def bars(self) -> tuple[NightBar, ...]:
+    @cached_property
+    def nights(self) -> Sequence[MatrixRow]:
         """Return the last nights, oldest first."""
-        return tuple(_bar(row) for row in reversed(self._nights))
+        return night_rows(self.suite, list(self.series), self.series, self.reports, root="..", last=_NIGHTS)[::-1]
 
     @property
     def throughput(self) -> Throughput | None:
         """Return the throughput of the same nights, or `None` if it was not measured on two of them."""
-        rounds = [row.round for row in reversed(self._nights)]
+        rounds = [row.round for row in self.nights]
         worst_first = sorted(self.series, key=lambda name: -severity(self._outcome(name)))[:MOST_TOGETHER]
         rates = [_rates(self.series[name], rounds) for name in worst_first]
-        known = [rate for line in rates for rate in line if rate]
-        if not any(sum(rate is not None for rate in line) > 1 for line in rates):
+        known = [[rate for rate in line if rate is not None] for line in rates]
+        if all(len(line) < 2 for line in known):
             return None
-        low, high = min(known), max(known)
-        span = high - low or high
+        low, high = min(map(min, filter(None, known))), max(map(max, filter(None, known)))
+        span = high - low or 1.0
 
         def point(index: int, rate: float) -> str:
             across = _EDGE + index * (_WIDTH - 2 * _EDGE) / (len(rounds) - 1)
@@ -95,22 +87,13 @@ class SuiteRow:
                 f"{clean(platform, 63)}, {when_of(rounds[i])[:10]}: {number(rate)} samples/s" for i, rate in at
             )
             lines.append(Line(" ".join(point(*each) for each in at), place, words))
-        last = [rate for line in rates if (rate := next(filter(None, reversed(line)), None))]
+        last = [line[-1] for line in known if line]
         ends = list(dict.fromkeys((number(min(last)), number(max(last)))))
         return Throughput(tuple(lines), " to ".join(ends))
 
     def _outcome(self, platform: str) -> Outcome:
         result = self.latest.platforms.get(platform)
         return result.verdict if result else "inconclusive"
-
-    @property
-    def _nights(self) -> Sequence[MatrixRow]:
-        return night_rows(self.suite, list(self.series), self.series, self.reports, root="..", last=_NIGHTS)
-
-
-def _bar(row: MatrixRow) -> NightBar:
-    outcome = worst([cell.outcome for cell in row.cells if cell.outcome is not None])
-    return NightBar(outcome, f"{row.when}: {row.words or outcome}", row.report)
 
 
 def _rates(series: SeriesFile, rounds: Sequence[str]) -> list[float | None]:

@@ -19,7 +19,7 @@ from plumbline.report.story import headline
 from plumbline.report.summary import LineSummary
 from plumbline.schema.fact import fact
 from plumbline.schema.series import JudgedRound, SeriesFile
-from plumbline.schema.verdict import Outcome, RoundVerdict
+from plumbline.schema.verdict import Outcome, RoundVerdict, worst
 
 NIGHTS = 400
 """Maximum number of nights on a page, as many as a series file keeps verdicts of."""
@@ -61,6 +61,11 @@ class MatrixRow:
     report: str
     cells: tuple[Cell, ...]
     words: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """Return the worst verdict of the night."""
+        return worst([cell.outcome for cell in self.cells if cell.outcome is not None])
 
 
 def report_href(root: str, suite: str, round_id: str) -> str:
