@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 TRAINER = (
-    "batches", "context", "engine", "evaluation", "experiment", "job", "model", "numerics", "optimizers",
-    "portable.probe_windows", "probe", "speed", "weights", "mantissa",
+    "batches", "context", "engine", "evaluation", "experiment", "job", "models.model", "numerics", "optimizers",
+    "portable.probe_windows", "probe", "speed", "weights", "machine.mantissa",
 )  # fmt: skip
 
 
