@@ -28,7 +28,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.fact import fact
-from plumbline.schema.tolerance import limit, relative
+from plumbline.schema.tolerance import limit, loss_gap
 from plumbline.schema.verdict import Cause, Judgement
 
 
@@ -54,7 +54,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
     same = (
         (ours.step, ours.num_rows, ours.rows_sha256, ours.training_mode, ours.accuracy)
         == (theirs.step, theirs.num_rows, theirs.rows_sha256, theirs.training_mode, theirs.accuracy)
-        and relative(ours.loss, theirs.loss) <= most
+        and loss_gap(ours.loss, theirs.loss) <= most
         for ours, theirs in zip(learn.evaluations, other.evaluations, strict=False)
     )
     return len(learn.evaluations) == len(other.evaluations) and all(same)

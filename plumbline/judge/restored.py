@@ -16,7 +16,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.tolerance import relative
+from plumbline.schema.tolerance import loss_gap, relative
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,14 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
     """Return all numeric differences between two runs, divided by their limits."""
     distances: dict[tuple[int, str, str], float] = {}
     for step, (left, right) in enumerate(pair.common):
-        distances[step, "loss", ""] = relative(left.loss, right.loss) / pair.loss_limit(step)
+        distances[step, "loss", ""] = loss_gap(left.loss, right.loss) / pair.loss_limit(step)
         distances[step, "norm", ""] = relative(left.gradient_norm, right.gradient_norm) / pair.norm_limit(step)
         for tap in pair.errors(step, "weight"):
             distances[step, "weight", tap.reference.name] = tap.ratio
     if pair.probes is not None and all(probe.evaluation for probe in pair.probes):
         ours, theirs = (probe.evaluation for probe in pair.probes)
         if ours is not None and theirs is not None and ours.step == theirs.step:
-            distances[ours.step, "evaluation", ""] = relative(ours.loss, theirs.loss) / pair.loss_limit(0)
+            distances[ours.step, "evaluation", ""] = loss_gap(ours.loss, theirs.loss) / pair.loss_limit(0)
     return {key: value for key, value in distances.items() if math.isfinite(value)}
 
 

@@ -17,7 +17,7 @@ from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.tolerance import clipping_limit, limit, relative
+from plumbline.schema.tolerance import clipping_limit, limit, loss_gap, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 Check = Callable[[LoadedRecord], Mismatch | None]
@@ -44,7 +44,7 @@ def _loss(loaded: LoadedRecord) -> Mismatch | None:
     most = limit("loss", record.spec.probe.precision)
     for step in record.evidence.probe.steps:
         # A batch without a label has no loss.
-        if step.loss_reference is not None and (off := relative(step.loss_reference, step.loss)) > most:
+        if step.loss_reference is not None and (off := loss_gap(step.loss_reference, step.loss)) > most:
             return _mismatch("loss", "loss", step.step, "loss", fact("stated.loss", step=step.step, off=off))
     return None
 

@@ -35,6 +35,7 @@ class Draws(Model):
     name: Label
     rate: Number
     calls: Count
+    """Zero if nothing draws where the module has a rate."""
     elements: Count
     kept: Count
     alike: Count = 0

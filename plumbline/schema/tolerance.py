@@ -60,10 +60,12 @@ def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
 
 
 def is_off(draws: Draws) -> bool:
-    """Return whether dropout kept an implausible fraction (chance below 10^-9), or the same of all rows."""
+    """Return whether dropout kept an implausible fraction (chance below 10^-9), the same of all rows, or all."""
     expected = draws.elements * (1 - draws.rate)
-    return draws.alike > 0 or abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(
-        max(expected * draws.rate, 1.0)
+    return (
+        draws.alike > 0
+        or not draws.calls
+        or abs(draws.kept - expected) > limits.PROOF["draws"] * math.sqrt(max(expected * draws.rate, 1.0))
     )
 
 
@@ -112,3 +114,12 @@ def relative(reference: float | None, candidate: float | None) -> float:
     if reference == candidate:
         return 0.0
     return abs(candidate - reference) / abs(reference) if reference else math.inf
+
+
+def loss_gap(reference: float | None, candidate: float | None) -> float:
+    """Return the distance of two losses, relative to 1 if that is more; infinite if a number is missing.
+
+    A loss changes by at most the change of its logits, and a small loss has no smaller logits.
+    """
+    gap = relative(reference, candidate)
+    return gap if reference is None or abs(reference) >= 1 or candidate is None else abs(candidate - reference)

@@ -104,6 +104,7 @@ def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Set
         assert max((error.error or 0.0) / proof_limit(error) for error in proof.errors) < 0.7
         assert not any(is_over(error) for error in proof.errors)
         assert bool(proof.draws) == (setting.dropout > 0)
+        assert not any(map(is_off, proof.draws))
     assert torch.equal(setting.train(is_proven=False)[1], weights)
 
 
@@ -275,6 +276,16 @@ def test_elements_that_dropout_keeps_are_counted() -> None:
     assert draws.name == "bert.embeddings.dropout"
     assert (draws.rate, draws.calls, draws.elements) == (0.1, 1, ROWS * LENGTH * 32)
     assert 0.88 < draws.kept / draws.elements < 0.92
+
+
+def test_attention_that_drops_nothing_shows_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two platforms may share such a library: each module with a rate must draw."""
+    plain = functional.scaled_dot_product_attention
+    keeps_all = lambda *given, **named: plain(*given, **named | {"dropout_p": 0.0})  # noqa: E731
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", keeps_all)
+    for proof in Setting("bf16", dropout=0.1).train()[0]:
+        layers = [f"bert.encoder.layer.{place}.attention.self.dropout" for place in range(2)]
+        assert [draws.name for draws in proof.draws if is_off(draws)] == layers
 
 
 @pytest.mark.compiler

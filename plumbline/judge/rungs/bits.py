@@ -14,7 +14,7 @@ from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping
 from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.tolerance import UNIT, floor_of, relative
+from plumbline.schema.tolerance import UNIT, floor_of, loss_gap, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
 RUNGS: dict[str, tuple[Stage, str]] = {
@@ -99,9 +99,9 @@ def _is_within(pair: Pair, step: int, rung: str) -> bool:
     """Return whether a step's loss and norms differ by rounding only."""
     left, right = pair.common[step]
     if rung == "forward":
-        return relative(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
+        return loss_gap(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
     if rung == "loss":
-        return relative(left.loss, right.loss) <= pair.loss_limit(step)
+        return loss_gap(left.loss, right.loss) <= pair.loss_limit(step)
     name = {"gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(rung)
     return name is not None and relative(getattr(left, name), getattr(right, name)) <= pair.norm_limit(step)
 

@@ -15,7 +15,7 @@ from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, Recounted
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import limit as limit_of
-from plumbline.schema.tolerance import relative
+from plumbline.schema.tolerance import loss_gap, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 Part = Literal["probe", "learn"]
@@ -140,13 +140,10 @@ def miscount(found: EvaluationEvidence, recounted: Recounted) -> tuple[str, floa
     Rounding changes the logits, and not what follows from them: it holds on every machine.
     """
     loss, accuracy = recounted
-    # A loss changes by at most the change of its logits, and a small loss has no smaller logits.
-    reach = limit_of("loss", "fp32") * max(abs(loss or 0.0), 1.0)
-    numbers = (("accuracy", found.accuracy, accuracy, limits.EXACT), ("loss", found.loss, loss, reach))
-    for name, number, own, limit in numbers:
-        if number is not own if number is None or own is None else abs(number - own) > limit:
-            return name, number, own
-    return None
+    if found.accuracy != accuracy and relative(accuracy, found.accuracy) > limits.EXACT:
+        return "accuracy", found.accuracy, accuracy
+    is_off = found.loss != loss and loss_gap(loss, found.loss) > limit_of("loss", "fp32")
+    return ("loss", found.loss, loss) if is_off else None
 
 
 def _follows(loaded: LoadedRecord) -> bool:

@@ -24,7 +24,7 @@ from plumbline.schema.production import SpeedTrail
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import Precision
 from plumbline.schema.task import draws_labels
-from plumbline.schema.tolerance import floor_of, relative
+from plumbline.schema.tolerance import floor_of, loss_gap, relative
 from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
 
@@ -119,9 +119,12 @@ def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]
         yield _Apart(0, "rng", "dropout", "rng", why)
     if _first_apart(left.weights, right.weights) == 0:
         yield _Apart(0, "weights", "weights", "weights.init", fact("log.start", part=part))
-    if _is_seeded_alike(pair) and _first_apart(left.generators, right.generators) == 0:
+    drawn = _first_apart(left.generators, right.generators) if _is_seeded_alike(pair) else None
+    if drawn == 0:
         yield _Apart(0, "rng", "random generators", "rng", fact("log.seeds", part=part))
     yield from _batches(left.batches, right.batches, masked=draws_labels(pair.reference.record.spec.task))
+    if drawn:
+        yield _Apart(drawn - 1, "rng", "random generators", "rng", fact("log.generators", step=drawn))
     rates = enumerate(zip(left.rates, right.rates, strict=False))
     for step, (rate, other) in ((step, both) for step, both in rates if relative(*both) > limits.EXACT):
         resumed = fact("log.at-resume", step=step) if step in right.resumed_at else ""
@@ -131,9 +134,10 @@ def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]
 
 
 def _is_seeded_alike(pair: Pair) -> bool:
-    """Return whether both sides' generators must start from equal states."""
+    """Return whether both sides' generators must have equal states at each step; a GPU's draws depend on its model."""
     sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
-    return len({(side.num_processes, bool(side.gpus)) for side in sides}) == 1 and not other_software(pair)
+    machines = {(side.num_processes, tuple(gpu.name for gpu in side.gpus)) for side in sides}
+    return len(machines) == 1 and not other_software(pair)
 
 
 def _batches(
@@ -194,8 +198,6 @@ def _bits(left: Log, right: Log, precision: Precision) -> _Apart | None:
         return _Apart(max(done - 1, 0), "optimizer", "weights", "optimizer", fact("log.weights", step=done))
     if step is None:
         return None
-    if (drawn := _first_apart(left.generators, right.generators)) is not None:
-        return _Apart(step, "rng", "dropout", "rng", fact("log.generators", step=drawn))
     return _Apart(step, "loss", "loss", *_of_loss(left, right, step))
 
 
@@ -214,8 +216,7 @@ def _first_loss(pair: Pair, left: Log, right: Log) -> _Apart | None:
         return None
     precision = pair.reference.record.spec.precision_of("learn")
     ours, theirs = float(left.losses[0] or 0.0), float(right.losses[0] or 0.0)
-    # A loss changes by at most the change of its logits, and so by their limit; a small loss has no smaller logits.
-    if abs(theirs - ours) > limit_of("gradient", precision) * max(abs(ours), 1.0):
+    if loss_gap(ours, theirs) > limit_of("gradient", precision):  # that of the logits
         return _Apart(0, "loss", "loss", "unattributed", fact("log.first-loss", loss=theirs, reference=ours))
     most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left.losses if loss is not None)
     place = next((step for step, loss in enumerate(right.losses) if loss is not None and abs(loss) > most), None)

@@ -8,18 +8,18 @@ from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.windows import proven_steps
 from plumbline.schema.fact import fact
-from plumbline.schema.tolerance import floor_of, relative
+from plumbline.schema.tolerance import floor_of, loss_gap
 from plumbline.schema.verdict import Divergence, Finding
 
 
 def loss(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch if only one side's loss contradicts its logits."""
     left, right = pair.common[step]
-    off = (relative(left.loss_reference, left.loss), relative(right.loss_reference, right.loss))
+    off = (loss_gap(left.loss_reference, left.loss), loss_gap(right.loss_reference, right.loss))
     limit = pair.loss_limit(0)
     if left.loss == right.loss or max(off) <= limit:
         return None
-    between = relative(left.loss, right.loss)
+    between = loss_gap(left.loss, right.loss)
     if off[0] > limit and off[1] > limit and between <= limit:
         return None
     finding = Finding(

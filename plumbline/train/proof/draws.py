@@ -112,6 +112,18 @@ def drops(model: nn.Module) -> bool:
     return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
+def undrawn(model: nn.Module, names: set[str]) -> Iterator[Draws]:
+    """Yield each module with a dropout rate for which nothing drew: not under its name, nor its parent's."""
+    for name, module in model.named_modules():
+        is_layer = isinstance(module, nn.Dropout)
+        rate = getattr(module, "p" if is_layer else "attention_dropout", 0.0)
+        if hasattr(module, "dropout"):
+            rate = 0.0  # its layer has it; ModernBERT's attention has none
+        places = {name, name.rpartition(".")[0]} if is_layer else {name}
+        if rate and not places & names:
+            yield Draws(name=name, rate=rate, calls=0, elements=0, kept=0)
+
+
 class NativeDraws(TorchFunctionMode):
     """Torch function mode that records the mask of each native dropout call."""
 

@@ -20,9 +20,11 @@ from torch.func import functional_call
 
 from plumbline.schema.proof import Draws, ProofStage
 from plumbline.schema.tolerance import sum_limit
+from plumbline.train.compat.transformers import attention_of
 from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
-from plumbline.train.proof.draws import Draw, NativeDraws, drops
+from plumbline.train.models.families import PORTABLE_DROPOUT
+from plumbline.train.proof.draws import Draw, NativeDraws, drops, undrawn
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
 from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import aside
@@ -179,8 +181,11 @@ class ModuleProofs:
         self._expected.clear()
 
     def draws(self) -> tuple[Draws, ...]:
-        """Return how many elements native dropout kept."""
-        return self._draws.summary()
+        """Return how many elements native dropout kept; of tested families also the modules that drew nothing."""
+        found, model = self._draws.summary(), self._engine.bare
+        if self._engine.spec.model.family not in PORTABLE_DROPOUT or attention_of(model) not in {"eager", "sdpa"}:
+            return found
+        return (*found, *undrawn(model, {draws.name for draws in found}))
 
     def _exactly(self, repeated: Repeated) -> ExitStack:
         """Return a context for fp64 recomputation with known masks and inactive hooks."""

@@ -106,9 +106,9 @@ class Repeated(TorchFunctionMode):
             with self if self._rounded else nullcontext():
                 return _attention(given, None if draw is None else draw.kept, rate)
         name = getattr(func, "__name__", "") if self._rounded else ""
-        if name == "softmax":
+        if name in _STEPS:
             with self:
-                return _softmax(*args[:2], **named)
+                return _STEPS[name](*args, **named)
         result = func(*args, **named)
         if name in _SLOPES:
             (value,) = (*args, *named.values())[:1]
@@ -136,11 +136,27 @@ def in_double(value: torch.Tensor) -> torch.Tensor:
     return value.detach().double() if value.is_floating_point() else value.detach()
 
 
-def _softmax(input: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:  # noqa: A002
+def _softmax(input: torch.Tensor, dim: int = -1, dtype: Any = None, *_: Any, **__: Any) -> torch.Tensor:  # noqa: A002
     """Compute softmax in three operations, to expose the sum's rounding to gradients."""
-    value = input if dtype is None else input.to(dtype)
+    value = input.to(dtype) if isinstance(dtype, torch.dtype) else input  # not the depth of a warning
     terms = _terms(value, dim)
     return terms / terms.sum(dim, keepdim=True)
+
+
+def _layer_norm(
+    input: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None = None, bias: torch.Tensor | None = None,  # noqa: A002
+    eps: float = 1e-5, *_: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Compute LayerNorm in its operations, of which the gradient subtracts two means."""
+    dims = tuple(range(-len(shape), 0))
+    centred = input - input.mean(dims, keepdim=True)
+    output = centred * (centred.square().mean(dims, keepdim=True) + eps).rsqrt()
+    output = output if weight is None else output * weight
+    return output if bias is None else output + bias
+
+
+_STEPS: dict[str, Callable[..., torch.Tensor]] = {"softmax": _softmax, "layer_norm": _layer_norm}
+"""Functions whose single steps round, and cancel in their gradients."""
 
 
 def _terms(scores: torch.Tensor, dim: int) -> torch.Tensor:

@@ -129,6 +129,7 @@ def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
 STARTS: dict[str, dict[str, Any]] = {
     "a seed": {"generators": [[0, "f" * 16], *GENERATORS]},
     "a rate of dropout": {"dropout": [0.2]},
+    "a draw before the first proven step": {"generators": [[0, "e" * 16], [4, "b" * 16], [14, "d" * 16]]},
 }
 
 

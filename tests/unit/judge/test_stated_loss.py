@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumbline.judge import compare
+from plumbline.records import LoadedRecord
 from tests.said import said
 
 from .conftest import make_record
@@ -27,3 +28,15 @@ def test_a_loss_that_differs_from_a_right_one_is_named_once() -> None:
     judged = compare(make_record(), make_record(loss_factor=1.01))
     assert [cause.code for cause in judged.causes] == ["loss"]
     assert [finding.check for finding in judged.findings if finding.outcome == "drift"] == ["probe.loss"]
+
+
+@pytest.mark.parametrize(("loss", "verdict"), [(0.0, "pass"), (3.1e-8, "pass"), (1e-4, "drift")])
+def test_a_loss_near_zero_is_beside_the_rounding_of_its_logits(loss: float, verdict: str) -> None:
+    """A model that is sure of one label has a loss of log(1 + e^-d): fp32 rounds that sum to 1."""
+    record = make_record()
+    assert record.record.evidence.probe is not None
+    probe = record.record.evidence.probe
+    steps = tuple(step.replace(loss=loss, loss_reference=3e-8) for step in probe.steps)
+    evidence = record.record.evidence.replace(probe=probe.replace(steps=steps))
+    sure = LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+    assert compare(sure, sure).verdict == verdict
