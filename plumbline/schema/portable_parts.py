@@ -53,7 +53,8 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
     """Return the steps to check against fp64: the first, and random ones.
 
     They are the same on all platforms of a night, and others the next night. Those of `speed` are in the warm-up; one
-    more lies behind its measured steps.
+    more lies behind its measured steps. The drawn ones are odd and even in turn: what is stale at every second step
+    shows in one of two.
     """
     probe, speed, learn = spec.probe, spec.speed, spec.learn
     if part == "probe":
@@ -63,7 +64,8 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
     else:
         length = learn.steps if learn is not None else 0
         num = min(1 + length // _STEPS_PER_PROOF, _MOST_PROOFS)
-    drawn = (1 + int(digest_json([draw, part, place])[:8], 16) % (length - 1) for place in range(num) if length > 1)
+    drawn = [1 + int(digest_json([draw, part, place])[:8], 16) % (length - 1) for place in range(num) if length > 1]
+    drawn = [step - (step % 2 == place % 2) or min(2, length - 1) for place, step in enumerate(drawn)]
     return tuple(sorted({*range(min(length, 1)), *drawn}))
 
 
@@ -76,9 +78,10 @@ def speed_places(spec: RunSpec) -> tuple[int, ...]:
     return (0, last, last + 1) if speed.dropout else (0, last)
 
 
-def steps_behind(draw: str) -> int:
-    """Return how many steps follow the throughput measurement, until a checked one."""
-    return 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
+def steps_behind(draw: str, done: int) -> int:
+    """Return how many steps follow the `done` ones of the throughput run, until a checked one, whose number is even."""
+    num = 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
+    return num if (done + num) % 2 else num % MOST_BEHIND + 1
 
 
 def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:

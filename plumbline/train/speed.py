@@ -187,9 +187,10 @@ class SpeedRun:
         """Train and check a few more steps after the measurement."""
         if not self.speed.checks:
             return
-        engine.observer, ahead = Observer(), steps_behind(self.context.draw)
+        done = self._warmup + self.speed.steps
+        engine.observer, ahead = Observer(), steps_behind(self.context.draw, done)
         for step, batch in itertools.islice(steps, ahead):
-            prover.add(self._warmup + self.speed.steps + ahead - 1)
+            prover.add(done + ahead - 1)
             prover.train(step, batch)
         prover.finish()
         at = self._run_window(engine, first, place=1)

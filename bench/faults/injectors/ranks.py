@@ -181,3 +181,49 @@ def second_process_multiplies_in_bf16() -> None:
 
     if _is_second():
         wrap_while(during("learn"), nn.functional, "linear", short)
+
+
+def _only_at(step: int) -> Callable[[], bool]:
+    now, behind = during("learn", step), during("learn", step + 1)
+    return lambda: now() and not behind()
+
+
+@second_process("gradient", "bf16")
+def exchange_left_out() -> None:
+    """Both processes leave out the exchange of gradients at step 3 of the curve (pytorch 104336)."""
+    wrap_while(_only_at(3), Engine, "_quiet", lambda _, self, **__: self.model.no_sync())
+
+
+@second_process("gradient", "bf16")
+def second_process_loses_a_bucket() -> None:
+    """The second process sends zeros at step 3 of the curve (pytorch 84803)."""
+    now = _only_at(3)
+
+    # Without annotations, as DDP compares them with its own classes.
+    def exchange(_state, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        if _is_second() and now():
+            bucket.buffer().zero_()
+        total = bucket.buffer().div_(torch.distributed.get_world_size())
+        return torch.distributed.all_reduce(total, async_op=True).get_future().then(lambda done: done.value()[0])
+
+    _once_built(
+        lambda training: training.model.register_comm_hook(None, exchange) if training.part == "learn" else None
+    )
+
+
+@second_process("optimizer", "bf16")
+def second_process_stops_its_updates() -> None:
+    """The second process makes no update from step 3 of the curve on (pytorch 115607)."""
+    if _is_second():
+        wrap_while(during("learn", 3), torch.optim.AdamW, "step", lambda *_, **__: None)
+
+
+@second_process("gradient", "bf16")
+def second_process_clips_by_its_own_norm() -> None:
+    """The second process clips as if the norm were twice as large, from step 3 of the curve on (DeepSpeed 1801)."""
+
+    def clip(plain: Any, values: Any, most: float) -> Any:
+        return plain(values, most / 2) * 1.0
+
+    if _is_second():
+        wrap_while(during("learn", 3), torch.nn.utils, "clip_grad_norm_", clip)

@@ -6,7 +6,9 @@ difference. No tolerance is used here, but for a different order of the same ope
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
@@ -210,11 +212,20 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
             code = "evaluation" if is_evaluation else _INCONSISTENT.get(found.part, "optimizer")
             code = "weights.init" if parted and found.step == 0 else code
             why = fact(f"windows.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
-            return _of_state("learn.state", code, why, found.step, found.part)
+            parting = _curves_part(pair) if found.event == "processes" else ()
+            return _of_state("learn.state", code, why, found.step, found.part, *parting)
     return None
 
 
-def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str) -> Mismatch:
+def _curves_part(pair: Pair) -> Iterator[Statement]:
+    """Yield the first step with a different loss, which may lie far behind the processes' first difference."""
+    left, right = (loaded.record.evidence.learn for _, loaded in pair.sides)
+    losses = zip(left.losses if left else (), right.losses if right else (), strict=False)
+    steps = (step for step, (ours, theirs) in enumerate(losses) if ours != theirs)
+    yield from (fact("windows.curves-part", step=step) for step in islice(steps, 1))
+
+
+def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str, *evidence: Statement) -> Mismatch:
     finding = Finding(check=check, outcome="drift", metric=fact("windows.own-state"), observed=part)
     at = Divergence(stage="learn", step=step, at=part)
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why, names=(part,), shown=True),), basis="given")
+    return Mismatch("learn", at, (finding,), (Suspicion(code, why, evidence, (part,), shown=True),), basis="given")
