@@ -28,7 +28,8 @@ from plumbline.schema.verdict import Judgement
 
 _BUDGET = 8
 _GATES = Gates(throughput_drop=0.10)
-_PROCESSES = {"apart": 1, "two processes": 2}
+_BESIDE_TWO = "two beside two"
+_PROCESSES = {"apart": 1, "two processes": 2, _BESIDE_TWO: 2}
 """Number of separate Python processes that train the candidate, by the entry's setting."""
 
 
@@ -66,24 +67,27 @@ class Bench:
     def __init__(self, root: Path) -> None:
         self.root, self.world = root, World(root / "world")
         self._references: dict[tuple[str, int], LoadedRecord] = {}
+        """By workload with the number of its processes, and seed."""
         self._locks: dict[tuple[str, int], threading.Lock] = {}
         self._lock = threading.Lock()
 
     def _side(self, entry: Entry, seed: int) -> Side:
         with self._lock:
-            return Side(self.world.spec(entry.workload, seed), self.world.data, "left")
+            processes = 2 if entry.setting == _BESIDE_TWO else 0
+            return Side(self.world.spec(entry.workload, seed), self.world.data, "left", processes=processes)
 
     def reference(self, trainer: Trainer, entry: Entry, seed: int) -> LoadedRecord:
         """Return the record of an undisturbed training; that of a throughput fault is its own."""
-        key = (entry.workload, seed)
+        side = self._side(entry, seed)
+        key = (entry.workload + f"-by-{side.processes}" * bool(side.processes), seed)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
-        side = self._side(entry, seed)
         if entry.is_throughput:  # The machine's own pace changes over minutes.
             return _completed(trainer.train(side, f"baseline-{seed}-{entry.name}"), key)
         with lock:
             if key not in self._references:
-                record = trainer.train(side, f"reference-{entry.workload}-{seed}")
+                train = trainer.train_apart if side.processes else trainer.train
+                record = train(side, f"reference-{key[0]}-{seed}")
                 self._references[key] = _completed(record, key)
             return self._references[key]
 

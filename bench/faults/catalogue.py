@@ -48,7 +48,7 @@ class Entry:
     workload: str = "cls"
     environment: dict[str, str] = field(default_factory=dict)
     setting: str = ""
-    """What needs the runner's help: `cache`, `repeat`, `load`, `apart`, `two processes`."""
+    """What needs the runner's help: `cache`, `repeat`, `load`, `apart`, `two processes`, `two beside two`."""
     about: str = ""
     """What an entry without an injector changes."""
 
@@ -101,13 +101,13 @@ def control(
     return fault("", workload, environment, setting=setting, name=name)
 
 
-def second_process(expected: str, workload: str) -> Callable[[Injector], Injector]:
+def second_process(expected: str, workload: str, *, setting: str = "two processes") -> Callable[[Injector], Injector]:
     """Declare a fault of the second of two processes, which `sitecustomize` applies in each."""
 
     def declare(inject: Injector) -> Injector:
         path = f"{inject.__module__.rpartition('.')[2]}.{inject.__name__}"
         environment = {"PLUMBLINE_FAULT": path, "PYTHONPATH": _SITE}
-        return fault(expected, workload, environment, setting="two processes")(inject)
+        return fault(expected, workload, environment, setting=setting)(inject)
 
     return declare
 

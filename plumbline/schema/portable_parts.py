@@ -60,7 +60,7 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
     if part == "probe":
         length, num = (probe.steps if probe is not None else 0), 1
     elif part == "speed":
-        length, num = (UNTIMED if speed is not None and speed.checks else 0), 1
+        length, num = (UNTIMED if speed is not None and speed.checks else 0), 2
     else:
         length = learn.steps if learn is not None else 0
         num = min(1 + length // _STEPS_PER_PROOF, _MOST_PROOFS)
@@ -78,10 +78,9 @@ def speed_places(spec: RunSpec) -> tuple[int, ...]:
     return (0, last, last + 1) if speed.dropout else (0, last)
 
 
-def steps_behind(draw: str, done: int) -> int:
-    """Return how many steps follow the `done` ones of the throughput run, until a checked one, whose number is even."""
-    num = 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
-    return num if (done + num) % 2 else num % MOST_BEHIND + 1
+def steps_behind(draw: str) -> int:
+    """Return how many steps follow the throughput measurement, until a checked one."""
+    return 1 + int(digest_json([draw, "behind"])[:8], 16) % MOST_BEHIND
 
 
 def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:

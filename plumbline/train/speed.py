@@ -187,10 +187,9 @@ class SpeedRun:
         """Train and check a few more steps after the measurement."""
         if not self.speed.checks:
             return
-        done = self._warmup + self.speed.steps
-        engine.observer, ahead = Observer(), steps_behind(self.context.draw, done)
+        engine.observer, ahead = Observer(), steps_behind(self.context.draw)
         for step, batch in itertools.islice(steps, ahead):
-            prover.add(done + ahead - 1)
+            prover.add(self._warmup + self.speed.steps + ahead - 1)
             prover.train(step, batch)
         prover.finish()
         at = self._run_window(engine, first, place=1)

@@ -194,7 +194,7 @@ def exchange_left_out() -> None:
     wrap_while(_only_at(3), Engine, "_quiet", lambda _, self, **__: self.model.no_sync())
 
 
-@second_process("gradient", "bf16")
+@second_process("gradient", "bf16", setting="two beside two")
 def second_process_loses_a_bucket() -> None:
     """The second process sends zeros at step 3 of the curve (pytorch 84803)."""
     now = _only_at(3)

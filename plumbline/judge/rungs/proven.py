@@ -152,9 +152,10 @@ def _off_draws(part: str, proof: Proof, draws: Draws, wanted: float) -> Mismatch
     why: Statement = fact("proof.draws", name=draws.name, part=part, step=proof.step, rate=draws.rate)
     if draws.rate != wanted:
         why = fact("stated.dropout", part=part, dropout=draws.rate, wanted=wanted)
-    if draws.alike or not draws.calls:
-        sentence = "proof.one-mask" if draws.alike else "proof.nothing-drawn"
-        why = fact(sentence, name=draws.name, part=part, step=proof.step)
+    if draws.alike:
+        why = fact("proof.one-mask", name=draws.name, part=part, step=proof.step)
+    if not draws.calls:
+        why = fact("proof.nothing-drawn", name=draws.name, part=part, step=proof.step)
     finding = Finding(
         check="proof.draws", outcome="drift", metric=fact("proof.dropped", name=draws.name, part=part, step=proof.step),
         observed=1 - draws.kept / draws.elements if draws.elements else None, limit=wanted, detail=why,
