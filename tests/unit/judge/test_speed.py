@@ -158,7 +158,7 @@ def test_a_machine_that_is_busy_on_both_nights_accuses_no_device(
     judgement = compare(record(busy), record(slow), confirms=slow)
     assert judgement.verdict == verdict
     assert [cause.code for cause in judgement.causes] == causes
-    assert any("1.83 instead of" in said(finding.detail) for finding in judgement.findings)
+    assert any("1.83 (of 2) instead of" in said(finding.detail) for finding in judgement.findings)
 
 
 def loaded(lost: float, **samples: float) -> SpeedEvidence:
