@@ -112,14 +112,15 @@ simulate: $(DETECTORS)
 versions: $(UV_TOOL)
 	PYTHONPATH=.:$(UV_TOOL) $(BIN)/python -m bench.train.versions $(VERSIONS)
 
-# The unit tests of a controller with the oldest versions that pyproject.toml allows; `make versions` tries a trainer's.
+# The unit tests of a controller with the oldest versions that pyproject.toml allows, whose warnings do not count;
+# `make versions` tries a trainer's.
 CONTROLLER := --extra controller --extra local --extra mlflow --extra tensorboard
 lowest: $(UV_TOOL)
 	$(UV_TOOL)/bin/uv venv --quiet --clear --python $(BIN)/python $(LOWEST)
 	$(UV_TOOL)/bin/uv pip compile --quiet --only-binary :all: --resolution lowest-direct $(CONTROLLER) pyproject.toml -o $(LOWEST)/versions.txt
 	$(UV_TOOL)/bin/uv pip install --quiet --python $(LOWEST) --constraint $(LOWEST)/versions.txt -r $(LOWEST)/versions.txt -r pyproject.toml --extra dev
 	$(UV_TOOL)/bin/uv pip install --quiet --python $(LOWEST) --no-deps --no-build-isolation --editable .
-	$(LOWEST)/bin/python -m pytest -q --numprocesses=2 --dist=loadfile -m "not long" tests/unit
+	$(LOWEST)/bin/python -m pytest -q -W default --numprocesses=2 --dist=loadfile -m "not long" tests/unit
 
 # Seeded upgrades with the real trainer; hours on two cores, UPGRADE_BENCH="--minutes 60" for some. A second call continues.
 upgrade-bench: $(INSTALLED)

@@ -34,14 +34,15 @@ def test_a_first_night_passes_and_offers_to_accept_a_baseline() -> None:
 
 
 def test_the_baseline_finds_what_all_platforms_share() -> None:
+    """The baselines of other tests are behind tonight's records in the alphabet, this one is before them."""
     tonight = {name: named(name, decay=0.02) for name in ("a", "b")}
     baselines = {
-        name: LoadedRecord(r.record.replace(record_id="old"), r.folder, r.arrays)
+        name: LoadedRecord(r.record.replace(record_id="0-old"), r.folder, r.arrays)
         for name, r in (("a", named("a")), ("b", named("b")))
     }
     result = judge_round(tonight, "a", baselines)
     assert [result[name].verdict for name in ("a", "b")] == ["drift", "drift"]
-    assert {f.against for f in result["b"].findings if f.outcome == "drift"} == {"baseline old"}
+    assert {f.against for f in result["b"].findings if f.outcome == "drift"} == {"baseline 0-old"}
 
 
 def test_of_three_the_odd_one_out_is_named_and_a_reference_only_by_a_baseline() -> None:
