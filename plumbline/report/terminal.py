@@ -181,7 +181,7 @@ def _measured(finding: Finding, *, with_source: bool = True) -> str:
     if isinstance(finding.observed, str) and isinstance(finding.limit, str):
         text += f": {clean(finding.limit, 80)} → {clean(finding.observed, 80)}"
     elif finding.observed is not None:
-        is_count = finding.outcome == "pass" and finding.observed == finding.limit
+        is_count = finding.outcome == "pass" and not finding.unit and finding.observed == finding.limit != 0
         limit = f", limit {amount(finding.limit, finding.unit)}" if finding.limit is not None and not is_count else ""
         text += f": {'all ' if is_count else ''}{amount(finding.observed, finding.unit)}{limit}"
     return f"{text}, against {source_of(finding.against)}" if finding.against and with_source else text

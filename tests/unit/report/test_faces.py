@@ -13,8 +13,8 @@ import pytest
 
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import figures_page, findings_table, step_summary
-from plumbline.report.terminal import verdict_table
-from plumbline.schema.verdict import Cause, PlatformResult
+from plumbline.report.terminal import comparison_table, verdict_table
+from plumbline.schema.verdict import Cause, Judgement, PlatformResult
 from tests.unit.report.samples import drifted, finding, made_view, nights, passing, record, report_page, verdict_of
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m|`x`](http://evil)"
@@ -313,3 +313,14 @@ def test_pictures_are_xml_whatever_platforms_are_called_and_none_without_records
 def test_the_controller_s_faces_load_no_torch():
     code = "import sys, plumbline.report, plumbline.report.terminal; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
+
+
+def test_a_comparison_says_all_of_a_count_and_shares_in_percent():
+    findings = (
+        finding(check="probe.portable", metric="windows", observed=8.0, limit=8.0),
+        finding(check="data.rows", metric="rows that differ", observed=0.0, limit=0.0),
+        finding(check="learn.accuracy", metric="difference", observed=0.004, limit=0.02, unit="absolute"),
+    )
+    text = comparison_table(Judgement(verdict="pass", findings=findings), record("aws"), record("azure"))
+    lines = ("windows: all 8", "rows that differ: 0, limit 0", "difference: 0.4 %, limit 2.0 %")
+    assert [line for line in lines if line not in text] == []
