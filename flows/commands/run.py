@@ -93,7 +93,7 @@ def _on_local_stack(args: argparse.Namespace, suite: Suite) -> int:
         with Stack(suite, args.state, port=args.port, say=display.say) as stack:
             stack.wait_until_ready()
             display.say(f"Prefect: {stack.ui_url}")
-            display.say(f"login, readable by you alone: {stack.state / LOGIN_NAME}")
+            display.say(f"its login, readable by you alone: {stack.state / LOGIN_NAME}")
             _command(stack, "deploy", [str(args.suite), "--publish", "--state", str(args.state)], display)
             stack.start_workers()
             display.stop()
