@@ -84,7 +84,7 @@ class CulpritSearch:
             self._drops[frozenset(ordered)] = self._drop
         searched = self._search(ordered, num_opened)
         if self._effect == "numerics":
-            if _is_doubtful(searched) and self._is_flaky(ordered):
+            if _is_doubtful(searched) and self._is_flaky(ordered, searched):
                 self._results.clear()
                 searched = self._search(ordered, num_opened)
             if not any(result.outcome == "same" for result in self._results.values()):
@@ -159,14 +159,21 @@ class CulpritSearch:
         self._drops[frozenset(items)] = drop
         return "fails" if drop.outcome == "slower" else "passes"
 
-    def _is_flaky(self, items: Items) -> bool:
-        """Return whether repeating a drifted candidate passes."""
+    def _is_flaky(self, items: Items, searched: SearchResult) -> bool:
+        """Return whether repeating a drifted candidate passes, or one without a part of a named set drifts."""
         campaign = self._campaign
+        expected: dict[Items, TrialOutcome] = {items: "drift"}
+        for named in (culprits for culprits in searched.culprits if len(culprits.items) > 1):
+            for left_out in named.items:
+                part = tuple(name for name in (*named.items, *named.companions) if name != left_out)
+                if left_out not in closure(part, campaign.needs):
+                    expected[part] = "same"
         for _ in range(_FLAKY_LOOKS):
-            if campaign.ask(self._trial, items).outcome == "same":
-                campaign.is_flaky, campaign.repeats = True, _FLAKY_REPEATS
-                campaign.notes.append("the candidate drifts in some trainings only: trials are repeated")
-                return True
+            for tried, outcome in expected.items():
+                if campaign.ask(self._trial, tried).outcome in {"drift", "same"} - {outcome}:
+                    campaign.is_flaky, campaign.repeats = True, _FLAKY_REPEATS
+                    campaign.notes.append("the candidate drifts in some trainings only: trials are repeated")
+                    return True
         return False
 
     def _check_reference(self) -> None:
@@ -191,7 +198,8 @@ class CulpritSearch:
             failures=result.failures if result else (),
             drop=drop or self._drop,
             others=others,
-            is_minimal=culprits.is_minimal,
+            # A pass of each part may be a chance of the flaky candidate.
+            is_minimal=culprits.is_minimal and not (campaign.is_flaky and len(culprits.items) > 1),
             links={label: url for links in known for label, url in links.items()},
         )
         release_range = self._releases(culprits)
