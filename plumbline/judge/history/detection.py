@@ -59,8 +59,8 @@ def _creep(values: Values, start: int, reference: Reference, chance: float) -> D
     return Detection("creep", score, t_quantile(chance / _SPLITS, freedom), best)
 
 
-def onset(values: Values, reference: Reference, reach: int = limits.REACH_NIGHTS) -> Onset:
-    """Fit a step and a ramp by least squares; return the better.
+def onset(values: Values, reference: Reference, reach: int = limits.REACH_NIGHTS, *, has_ramps: bool = True) -> Onset:
+    """Fit a step, and unless not `has_ramps` a ramp, by least squares; return the better.
 
     `values` are one level's nights, finite, tonight last. A change that fills the newest `reach` began before them.
     """
@@ -77,10 +77,10 @@ def onset(values: Values, reference: Reference, reach: int = limits.REACH_NIGHTS
     ramp_gain = np.where((weighted > 0) & (count >= 4), weighted**2 / squares, 0.0)
     step, ramp = int(step_gain.argmax()), int(ramp_gain.argmax())
     fitted = Onset(first + step, "step", float(tail[step] / count[step]))
-    if ramp_gain[ramp] > step_gain[step]:
+    if has_ramps and ramp_gain[ramp] > step_gain[step]:
         fitted = Onset(first + ramp, "creep", float(weighted[ramp] / squares[ramp] * count[ramp]))
     is_older = first > 0 and fitted.index < first + limits.LEAST_NIGHTS
-    return onset(values, reference, 2 * reach) if is_older else fitted
+    return onset(values, reference, 2 * reach, has_ramps=has_ramps) if is_older else fitted
 
 
 def lasting(here: Values, reference: Reference, alpha: float) -> float:
@@ -91,7 +91,7 @@ def lasting(here: Values, reference: Reference, alpha: float) -> float:
     exchangeable nights.
     """
     before = reference.count
-    for num in reversed(_WINDOWS):
+    for num in (min(max(len(here) - before, limits.OWN_NIGHTS), limits.MOST_NIGHTS), *reversed(_WINDOWS)):
         newest = here[-num:]
         size = float(np.median(newest)) - reference.centre
         if len(here) < before + num or size <= 0:
@@ -105,20 +105,30 @@ def lasting(here: Values, reference: Reference, alpha: float) -> float:
             if is_due and above == before * num and t > t_quantile(alpha / _SPLITS, len(both) - 2):
                 return size
             continue
-        # Few nights seem correlated by chance: those on both sides know better.
-        rho = autocorrelation_within(np.append(here[:before], newest), [before]) if reference.rho else 0.0
-        pooled = replace(reference.pooled(newest), rho=min(reference.rho, rho))
-        if is_shown(newest, pooled, _careful(pooled), alpha) and rank_sum_chance(int(above), num, before) <= alpha:
+        if rank_sum_chance(int(above), num, before) <= alpha and _is_worse(here[:before], newest, reference, alpha):
             return size
     return 0.0
 
 
-def is_shown(newest: Values, reference: Reference, careful: Reference, alpha: float) -> bool:
+def _is_worse(older: Values, newest: Values, reference: Reference, alpha: float) -> bool:
+    """Return whether a two-sample t, for the autocorrelation of both sides, says that the newest nights are worse."""
+    both, width = np.append(older, newest), limits.WINSOR * reference.spread
+    medians = np.repeat([reference.centre, float(np.median(newest))], [len(older), len(newest)])
+    off = np.clip(both, medians - width, medians + width) - reference.centre
+    # Few nights seem correlated, or not, by chance.
+    rho, error = autocorrelation_within(off, [len(older)]), 1 / math.sqrt(len(both))
+    is_white = rho <= error and len(both) >= 2 * limits.ENOUGH_NIGHTS
+    share = replace(reference, rho=0.0 if is_white else min(rho + error, limits.HIGHEST_RHO)).share
+    t = float(split_scores(off, np.array([len(older)]), least=reference.spread)[0]) * math.sqrt(share)
+    return t > t_quantile(alpha / _SPLITS, max(len(both) * share - 2, 1.0))
+
+
+def is_shown(newest: Values, reference: Reference, alpha: float) -> bool:
     """Return whether the nights' mean is significantly worse than the reference."""
     width = limits.WINSOR * reference.spread
     off = newest - reference.centre
     mean = float(np.clip(off, -width, max(width, float(np.median(off)))).mean())
-    predicted = careful.predicted(max(len(newest) * careful.share, 0.5))
+    predicted = reference.predicted(max(len(newest) * reference.share, 0.5))
     return mean / predicted > t_quantile(alpha / _SPLITS, round(reference.freedom))
 
 
@@ -155,8 +165,12 @@ def is_ruled_out(
     for num in (*_WINDOWS[1:], limits.MOST_NIGHTS):
         newest = fresh[-num:]
         pooled = reference.pooled(newest)
+        if len(newest) >= limits.ENOUGH_NIGHTS:
+            pooled = replace(pooled, rho=min(pooled.rho, autocorrelation_within(newest, [])))
         pooled = pooled if is_cleared or is_known else _careful(pooled)
-        mean = float(np.maximum(newest - reference.centre, -pooled.spread).mean())
+        off = newest - reference.centre
+        usual = float(np.median(off)) if len(off) >= limits.LEAST_NIGHTS else 0.0
+        mean = float(np.maximum(off, min(usual, -pooled.spread)).mean())
         quantile = t_quantile(limits.ALPHA / 2 if is_known else limits.RULED_OUT, round(pooled.freedom))
         resolved = (quantile + 2) * pooled.error if is_cleared or is_known else 0.0
         counted = size if is_known else min(size, limits.NOTICED * pooled.spread)

@@ -172,7 +172,7 @@ class _Night:
         if anchor is None or len(newest) < limits.LEAST_NIGHTS:
             return ()
         lost = float(np.median(newest)) - anchor.centre
-        is_over = lost > limit and is_shown(newest, anchor, anchor, self.allowed.software_alpha)
+        is_over = lost > limit and is_shown(newest, anchor, self.allowed.software_alpha)
         return (Detection("anchor", lost, limit),) if is_over else ()
 
     def _asked(self, asked: Decision, open_loss: float | None) -> Decision:
@@ -209,7 +209,7 @@ class _Night:
     def _passed(self) -> Decision:
         """Pass the night; an improvement that an A/B or the nights prove moves the reference."""
         quiet = Decision("pass", "quiet", reference=self.reference, size=self._size())
-        fitted = onset(-self.here, self.reference.mirrored())
+        fitted = onset(-self.here, self.reference.mirrored(), has_ramps=False)
         num, least = len(self.here) - fitted.index, self.allowed.least_change
         # Fewer nights are no reference: the luck of the first ones would ask about the next ones.
         is_gain = (
@@ -222,8 +222,10 @@ class _Night:
         before = self._before(fitted.index) if is_gain else None
         if before is None:
             return quiet
-        lasts = lasting(-self.here, before.mirrored(), self.allowed.lasting_alpha) > least
-        asks = num in limits.GAIN_NIGHTS and self.software == "can-differ" and self.allowed.num_blocks > 0
+        has_ab = self.software == "can-differ" and self.allowed.num_blocks > 0
+        alpha = self.allowed.lasting_alpha if has_ab else limits.RULED_OUT
+        lasts = lasting(-self.here, before.mirrored(), alpha) > least
+        asks = num in limits.GAIN_NIGHTS and has_ab
         if not lasts and not (asks and detect(-self.here, fitted.index, before.mirrored(), self.allowed)):
             return quiet
         dated = replace(fitted, size=-fitted.size)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.history.scenarios import STORIES, tell
+from bench.history.scenarios import ROADS, STORIES, tell
 from bench.history.simulate import ALLOWED
 from plumbline.judge.history.decision import Answers, Call, Past, Question, advance
 from plumbline.judge.history.engine import decide
@@ -36,8 +36,11 @@ def test_a_second_loss_is_called_as_fast_as_a_first_one(name: str, road: str) ->
     assert _median(f"second loss, {name}", road) <= _median(f"first loss as large as of {name}", road)
 
 
-@pytest.mark.parametrize("road", ["A/B", "file"])
-@pytest.mark.parametrize("name", [name for name in STORIES if "undone" in name and "20 nights" in name])
+UNDONE = [(name, road) for name in STORIES if "undone" in name and "20 nights" in name for road in ROADS]
+
+
+# Nights alone show an undone gain of 2 SD in two of three series (docs/MATH.md).
+@pytest.mark.parametrize(("name", "road"), [pair for pair in UNDONE if "2%" not in pair[0] or pair[1] != "no A/B"])
 def test_a_gain_that_is_undone_is_a_loss(name: str, road: str) -> None:
     assert sum(math.isfinite(tell(name, road, trial, ALLOWED)) for trial in range(SERIES)) >= SERIES - 1
 
