@@ -26,6 +26,8 @@ _LONGEST = 512
 """Maximum points on each side of a change; longer windows find no more."""
 _CANDIDATES = 30.0
 """Level of the search for candidates, in units of a change's level between its neighbours."""
+_BESIDE = 0.1
+"""Level of a further candidate between two others, in the same units."""
 _FLOOR = 1e-9
 """Least SD of a series in units of its spread."""
 
@@ -175,6 +177,10 @@ def _refined(array: Values, rho: float, level: float) -> list[tuple[int, float]]
     of which the least sure is dropped until all are significant between their neighbours.
     """
     places = [place for place, _ in _narrowest(array, rho, min(_CANDIDATES * level, 1.0))]
+    # The other change of a short level shows beside the first one alone.
+    parts = itertools.pairwise([0, *places, len(array)]) if places else ()
+    others = [_between(array, first, (first + last) // 2, last, rho) for first, last in parts]
+    places = sorted({*places, *(place for place, chance in others if chance <= _BESIDE * level)})
     while places:
         edges = [0, *places, len(array)]
         dated = [_between(array, *near, rho) for near in zip(edges, places, edges[2:], strict=False)]

@@ -166,18 +166,28 @@ def test_the_verdict_and_the_changes_of_a_file_never_contradict_each_other(
         assert not (all(lost) and summary.changes[-1].worse), (summary.verdict, summary.changes)
 
 
+def _is_listed(before: int, size: float, after: int, first: int) -> bool:
+    """Return whether a file lists a step that stands for ten nights, and is undone if nights come `after` them."""
+    # Normal quantiles in a scattered order: random noise seems correlated now and then, and then hides a step.
+    shares = ((np.arange(before + 10 + after) + first) * 0.6180339887498949) % 1.0
+    scores = np.array([0.01 * NormalDist().inv_cdf(min(max(share, 1e-3), 0.999)) for share in shares.tolist()])
+    scores[before : before + 10] += size
+    summary = summarise(line_of_scores(scores), OF_FILE, is_judged=False)
+    dates = [int(change.round) for change in summary.changes if change.worse == (size > 0)]
+    return any(abs(date - before) <= 2 for date in dates)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.integers(20, 80), st.sampled_from([-0.04, 0.04]), st.integers(0, 500))
 def test_a_step_of_four_sd_that_stands_for_ten_nights_is_in_the_list_of_a_file(
     before: int, size: float, first: int
 ) -> None:
-    # Normal quantiles in a scattered order: random noise seems correlated now and then, and then hides a step.
-    shares = ((np.arange(before + 10) + first) * 0.6180339887498949) % 1.0
-    scores = np.array([0.01 * NormalDist().inv_cdf(min(max(share, 1e-3), 0.999)) for share in shares.tolist()])
-    scores[before:] += size
-    summary = summarise(line_of_scores(scores), OF_FILE, is_judged=False)
-    dates = [int(change.round) for change in summary.changes if change.worse == (size > 0)]
-    assert any(abs(date - before) <= 2 for date in dates), summary.changes
+    assert _is_listed(before, size, 0, first)
+
+
+def test_a_step_of_four_sd_that_is_undone_after_ten_nights_is_in_the_list_of_nearly_every_file() -> None:
+    steps = [(before, size, after) for before in range(20, 80, 6) for size in (-0.04, 0.04) for after in (15, 40, 60)]
+    assert sum(_is_listed(*step, first=29 * number) for number, step in enumerate(steps)) >= 0.95 * len(steps)
 
 
 @settings(max_examples=150, deadline=None)
