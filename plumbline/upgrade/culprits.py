@@ -163,8 +163,8 @@ class CulpritSearch:
         """Return whether repeating a drifted candidate passes, or one without a part of a named set drifts."""
         campaign = self._campaign
         expected: dict[Items, TrialOutcome] = {items: "drift"}
-        for named in (culprits for culprits in searched.culprits if len(culprits.items) > 1):
-            for left_out in named.items:
+        for named in searched.culprits:
+            for left_out in named.items if len(named.items) > 1 else ():
                 part = tuple(name for name in (*named.items, *named.companions) if name != left_out)
                 if left_out not in closure(part, campaign.needs):
                     expected[part] = "same"

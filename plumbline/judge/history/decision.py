@@ -184,15 +184,12 @@ def advance(past: Past, tonight: float, decision: Decision) -> Past:
     # The level of a creep is where it has come to.
     level = max(since, num + 1 - limits.LEAST_NIGHTS) if dated.shape == "creep" else since
     after, known = moved(after, level, lead=decision.lead), after
-    reference = replace(after.prior or _without_nights(past), centre=decision.reference.centre)
+    # The nights before a loss may be too few to know their spread.
+    before_loss = after.prior or Reference(0.0, past.floor, limits.ENOUGH_NIGHTS, 0.0)
+    reference = replace(before_loss, centre=decision.reference.centre)
     by_ab = decision.reason == "software"
     call = Call(since, reference, max(dated.size, 0.0), known.level, decision.is_cleared, known.lead, by_ab)
     return replace(after, calls=(*known.calls, call))
-
-
-def _without_nights(past: Past) -> Reference:
-    """Return the reference of a level whose nights are too few to know their spread."""
-    return Reference(0.0, past.floor, limits.ENOUGH_NIGHTS, 0.0)
 
 
 def moved(past: Past, since: int, *, lead: float) -> Past:

@@ -97,27 +97,27 @@ def lasting(here: Values, reference: Reference, alpha: float) -> float:
         if len(here) < before + num or size <= 0:
             continue
         above = (newest[:, None] > here[None, :before]).sum() + (newest[:, None] == here[None, :before]).sum() / 2
-        if math.comb(before + num, num) * alpha < 1:
-            # No ranks of so few nights can reach the level: all of them must be worse, and normal noise must not do it.
-            both, split = np.append(here[:before], newest), np.array([before])
-            t = float(split_scores(both - reference.centre, split, least=reference.spread)[0])
-            is_due = num >= limits.LEAST_NIGHTS and len(here) < before + num + limits.ENOUGH_NIGHTS
-            if is_due and above == before * num and t > t_quantile(alpha / _SPLITS, len(both) - 2):
-                return size
+        # No ranks of so few nights can reach the level: all of them must be worse, and normal noise must not do it.
+        is_few = math.comb(before + num, num) * alpha < 1
+        if is_few and (num < limits.LEAST_NIGHTS or len(here) >= before + num + limits.ENOUGH_NIGHTS):
             continue
-        if rank_sum_chance(int(above), num, before) <= alpha and _is_worse(here[:before], newest, reference, alpha):
+        are_higher = above == before * num if is_few else rank_sum_chance(int(above), num, before) <= alpha
+        if are_higher and _is_worse(here[:before], newest, reference, alpha, is_white=is_few):
             return size
     return 0.0
 
 
-def _is_worse(older: Values, newest: Values, reference: Reference, alpha: float) -> bool:
-    """Return whether a two-sample t, for the autocorrelation of both sides, says that the newest nights are worse."""
+def _is_worse(older: Values, newest: Values, reference: Reference, alpha: float, *, is_white: bool) -> bool:
+    """Return whether a two-sample t says that the newest nights are worse.
+
+    It counts the autocorrelation of both sides, unless the noise `is_white`.
+    """
     both, width = np.append(older, newest), limits.WINSOR * reference.spread
     medians = np.repeat([reference.centre, float(np.median(newest))], [len(older), len(newest)])
     off = np.clip(both, medians - width, medians + width) - reference.centre
     # Few nights seem correlated, or not, by chance.
     rho, error = autocorrelation_within(off, [len(older)]), 1 / math.sqrt(len(both))
-    is_white = rho <= error and len(both) >= 2 * limits.ENOUGH_NIGHTS
+    is_white = is_white or (rho <= error and len(both) >= 2 * limits.ENOUGH_NIGHTS)
     share = replace(reference, rho=0.0 if is_white else min(rho + error, limits.HIGHEST_RHO)).share
     t = float(split_scores(off, np.array([len(older)]), least=reference.spread)[0]) * math.sqrt(share)
     return t > t_quantile(alpha / _SPLITS, max(len(both) * share - 2, 1.0))

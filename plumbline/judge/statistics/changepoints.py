@@ -217,9 +217,8 @@ def _between(array: Values, before: int, place: int, after: int, rho: float) -> 
     if len(window) < 2 * limits.SIDE_NIGHTS + 1:
         return place, 1.0
     z = rank_scores(window[None])[0]
-    return start + _dated(window, limits.SIDE_NIGHTS + int(z.argmax())), _chance(
-        float(z.max()), len(window), rho, array
-    )
+    place = start + _dated(window, limits.SIDE_NIGHTS + int(z.argmax()))
+    return place, _chance(float(z.max()), len(window), rho, array)
 
 
 def _dated(window: Values, place: int) -> int:
