@@ -6,13 +6,12 @@ difference. No tolerance is used here, but for a different order of the same ope
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
+from plumbline.judge.rungs.log import first_step_apart
 from plumbline.judge.rungs.order import common_windows, first_apart, other_software, sides_of
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import (
@@ -199,8 +198,9 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
 
     `parted`: of processes whose weights differ, which is the consequence of a part that a window may name.
     """
-    for side, loaded in pair.sides:
-        if (curve := loaded.record.evidence.learn) is None:
+    left, right = (loaded.record.evidence.learn for _, loaded in pair.sides)
+    for side, curve in zip((side for side, _ in pair.sides), (left, right), strict=True):
+        if curve is None:
             continue
         for part in curve.resumed_wrongly[: 0 if parted else 1]:
             step = curve.resumed_at[-1] if curve.resumed_at else 0
@@ -212,17 +212,11 @@ def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
             code = "evaluation" if is_evaluation else _INCONSISTENT.get(found.part, "optimizer")
             code = "weights.init" if parted and found.step == 0 else code
             why = fact(f"windows.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
-            parting = _curves_part(pair) if found.event == "processes" else ()
-            return _of_state("learn.state", code, why, found.step, found.part, *parting)
+            # Rounding hides it in the losses, which may part far behind.
+            parting = first_step_apart(left, right) if parted and left and right else None
+            evidence = () if parting is None else (fact("windows.curves-part", step=parting),)
+            return _of_state("learn.state", code, why, found.step, found.part, *evidence)
     return None
-
-
-def _curves_part(pair: Pair) -> Iterator[Statement]:
-    """Yield the first step with a different loss, which may lie far behind the processes' first difference."""
-    left, right = (loaded.record.evidence.learn for _, loaded in pair.sides)
-    losses = zip(left.losses if left else (), right.losses if right else (), strict=False)
-    steps = (step for step, (ours, theirs) in enumerate(losses) if ours != theirs)
-    yield from (fact("windows.curves-part", step=step) for step in islice(steps, 1))
 
 
 def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str, *evidence: Statement) -> Mismatch:

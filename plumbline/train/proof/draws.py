@@ -116,11 +116,13 @@ def undrawn(model: nn.Module, names: set[str]) -> Iterator[Draws]:
     """Yield each module with a dropout rate for which nothing drew: not under its name, nor its parent's."""
     for name, module in model.named_modules():
         is_layer = isinstance(module, nn.Dropout)
-        rate = getattr(module, "p" if is_layer else "attention_dropout", 0.0)
-        if hasattr(module, "dropout"):
-            rate = 0.0  # its layer has it; ModernBERT's attention has none
-        places = {name, name.rpartition(".")[0]} if is_layer else {name}
-        if rate and not places & names:
+        rate = module.p if is_layer else getattr(module, "attention_dropout", 0.0)
+        # Only ModernBERT's attention has a rate of its own, and no layer with it.
+        if (
+            rate
+            and not hasattr(module, "dropout")
+            and not {name, name.rpartition(".")[0] if is_layer else name} & names
+        ):
             yield Draws(name=name, rate=rate, calls=0, elements=0, kept=0)
 
 
