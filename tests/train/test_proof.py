@@ -108,6 +108,17 @@ def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Set
     assert torch.equal(setting.train(is_proven=False)[1], weights)
 
 
+def test_a_norm_that_overflows_in_its_squares_is_honest() -> None:
+    """As of LayerNorms whose whole input is dropped: torch clips by infinity, and leaves no gradient."""
+
+    def steeper(_step: int, engine: Engine) -> None:
+        with torch.no_grad():
+            engine.bare.get_parameter("classifier.weight").mul_(1e24)
+
+    for proof in Setting(steps=(0,)).train(before=steeper)[0]:
+        assert not [error for error in proof.errors if error.stage in {"clipped", "optimizer"} and is_over(error)]
+
+
 def first(proofs: list[Proof]) -> tuple[int, str, str]:
     """Return step, stage and name of the first tensor beyond its limit."""
     return next((proof.step, e.stage, e.name) for proof in proofs for e in proof.errors if is_over(e))
