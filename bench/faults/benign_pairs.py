@@ -103,8 +103,8 @@ def _bits(record: LoadedRecord) -> dict[str, Any]:
     probe, speed, learn = evidence.probe, evidence.speed, evidence.learn
     return {
         "probe": probe and [step.weights_sha256 for step in probe.steps] + [step.loss for step in probe.steps],
-        "speed": speed and speed.trail and [*speed.trail.losses[:16], *speed.trail.weights[:16]],
-        "learn": learn and [*learn.losses, learn.weights_sha256],
+        "speed": speed and [*speed.losses[:16], *speed.weights[:16]],
+        "learn": learn and [*learn.losses, learn.last_weights],
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from bench.gpu.place import Found, Place, ask
 from bench.train.workload import Workload
 from plumbline.schema.errors import InconclusiveError
+from plumbline.schema.step_log import StepLog
 
 HOPPER_BF16 = 989.4e12
 """Dense bf16 products of an H100 SXM or H200, FLOP/s (NVIDIA's datasheets)."""
@@ -72,7 +73,7 @@ def choices(place: Place, size: str, batch: int, length: int, *names: str) -> Fo
             continue
         before, after = (found.microbenchmarks[name] for name in ("gemm_flops", "gemm_flops_after"))
         flops = found.mfu * before
-        untimed = ("samples", "trail", "portable", "production")
+        untimed = ("samples", "portable", "production", *StepLog.model_fields)
         timed = {key: value for key, value in found.to_json().items() if key not in untimed}
         readings = {key: values for key, values in found.samples.items() if key.startswith("gpu_")}
         shares = {"mfu": flops / ((before + after) / 2), "mfu_of_datasheet": flops / HOPPER_BF16}

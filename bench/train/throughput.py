@@ -4,7 +4,7 @@
 
 Each of `SETTINGS` is measured on its own; `--settings` chooses. The largest wait of our loop for a batch stands beside
 its median step. The Trainer needs `accelerate` (`make .venv/peers`). Where that is missing, or the Trainer fails, it is
-left out, and the result says why. Two more variants answer two more questions: `unobserved` is our loop without trail,
+left out, and the result says why. Two more variants answer two more questions: `unobserved` is our loop without log,
 clock and sampler (what does evidence cost?), and `strict` is that loop under strict determinism (what does that cost?).
 All live in one process and take turns of a few steps; ratios are taken within a round, so that what the machine does to
 all of them falls out. Each ratio is a median with its 95% interval (bootstrap over rounds). `cpu` is the time that the
@@ -32,12 +32,12 @@ from bench.train.peers import PeerFailedError, Step, bare, trainer
 from bench.train.workload import Workload, machine
 from plumbline.environments.launch import DETERMINISM
 from plumbline.train.context import Context
-from plumbline.train.engine import Engine
+from plumbline.train.engine import Engine, Observer
 from plumbline.train.machine.clock import StepClock
 from plumbline.train.machine.sampler import Sampler
 from plumbline.train.numerics import apply_settings
 from plumbline.train.speed_engine import compile_model, make_engine
-from plumbline.train.watch.trail import TrailObserver
+from plumbline.train.watch.step_log import StepLogger
 
 WARMUP = 8
 TURN = {"cuda": 4, "cpu": 1}
@@ -71,10 +71,10 @@ def _engine(context: Context, total: int, clock: StepClock | None) -> tuple[Engi
 
 @contextlib.contextmanager
 def ours(context: Context, total: int) -> Iterator[Step]:
-    """Run the product's speed part, with trail, clock and sampler."""
+    """Run the product's speed part, with log, clock and sampler."""
     clock = StepClock(context.ranks.device)
     engine, batches = _engine(context, total, clock)
-    engine.observer = TrailObserver(context.ranks)
+    engine.observer = Observer(StepLogger(engine))
 
     def step() -> None:
         clock.start()

@@ -105,7 +105,7 @@ def _final(cause: Cause, mismatch: Mismatch, part: str) -> Cause:
     if cause.code == "unattributed":
         return cause.replace(sure="unattributed")
     # No experiment repeats `speed`, or a step beside its definition.
-    is_shown = mismatch.suspicions[0].shown and (part == "speed" or mismatch.rung == "stated")
+    is_shown = mismatch.suspicions[0].shown and (part == "speed" or mismatch.basis == "stated")
     return cause.replace(sure="confirmed") if is_shown or (mismatch.basis == "proven" and part != "probe") else cause
 
 

@@ -18,7 +18,7 @@ from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.judge.mismatches import Mismatch, without
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.restored import disagreement
-from plumbline.judge.walk import position, walk
+from plumbline.judge.walk import walk
 from plumbline.judge.whole import missing_evidence
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -133,13 +133,13 @@ def _reran(state: Confirmation, record: LoadedRecord) -> Confirmation:
 
 
 def _unsteady(state: Confirmation, record: LoadedRecord, parting: Mismatch) -> Confirmation:
-    # Values that vary by chance may agree at some steps: no mismatch of that rung is a separate cause.
+    # Values that vary by chance may agree at some steps: no mismatch of that stage is a separate cause.
     # A portable window that did not repeat itself is the same finding again.
     rest = tuple(
         mismatch
         for mismatch in state.pending
-        if position(mismatch) < position(parting)
-        and mismatch.rung != parting.rung
+        if mismatch.position < parting.position
+        and mismatch.stage != parting.stage
         and mismatch.suspicions[0].code != "device"
     )
     settled = (*state.settled, unsteady(parting))

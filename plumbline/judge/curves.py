@@ -39,8 +39,8 @@ def has_equal_bits(side: LoadedRecord, rerun: LoadedRecord, steps: int) -> bool:
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
     if learn is None or other is None or steps < learn.steps:
         return True
-    ends = [(curve.weights_sha256, curve.evaluations) for curve in (learn, other)]
-    return learn.weights_sha256 is not None and ends[0] == ends[1]
+    ends = [(curve.last_weights, curve.evaluations) for curve in (learn, other)]
+    return learn.last_weights is not None and ends[0] == ends[1]
 
 
 def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
@@ -48,7 +48,7 @@ def has_equal_evaluations(side: LoadedRecord, rerun: LoadedRecord) -> bool:
     learn, other = side.record.evidence.learn, rerun.record.evidence.learn
     if learn is None or other is None or not _has_equal_losses(side, rerun, learn.steps):
         return False
-    if learn.weights_sha256 is None or learn.weights_sha256 != other.weights_sha256:
+    if learn.last_weights is None or learn.last_weights != other.last_weights:
         return False
     most = limit("loss", side.record.spec.precision_of("learn"))
     same = (

@@ -12,7 +12,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.experiment import Capture, Replay
-from plumbline.schema.experiment import Rung as ReplayRung
+from plumbline.schema.stage import Stage
 
 
 def interventions(
@@ -34,7 +34,7 @@ def interventions(
         return (_exact(probe),)
     if suspicion.code == "precision":
         return _precision(mismatch, probe, step)
-    if suspicion.code == "gradient" and mismatch.rung == "optimizer":
+    if suspicion.code == "gradient" and mismatch.stage == "optimizer":
         return tuple(only_trained(way, trained, reference) for way in _gradients("clipped", steps))
     ways = _ways(mismatch, suspicion, reference, probe)
     return tuple(_over(last, suspicion, only_trained(way, trained, reference)) for way in ways)
@@ -45,7 +45,7 @@ def _ways(
 ) -> tuple[Intervention, ...]:
     """Return the ways to restore the reference's value for one evidence kind."""
     steps = steps_of(mismatch, len(probe.steps))
-    match mismatch.rung:
+    match mismatch.stage:
         case "data" | "batch":
             ways = _batch(mismatch, suspicion, reference, steps)
         case "weights":
@@ -54,23 +54,23 @@ def _ways(
             ways = _rng(mismatch, reference, steps)
         case "forward":
             ways = _forward(mismatch, probe)
-        case "gradient" | "clipped" as rung:
-            ways = _gradients(rung, steps)
+        case "gradient" | "clipped" as stage:
+            ways = _gradients(stage, steps)
         case "optimizer":
             ways = _optimizer(mismatch, steps)
-        case rung:
-            ways = (_defined(rung, steps),)
+        case stage:
+            ways = (_defined(stage, steps),)
     return ways
 
 
-_DEFINITIONS: dict[str, tuple[ReplayRung, str]] = {
+_DEFINITIONS: dict[str, tuple[Stage, str]] = {
     "loss": ("loss", "the loss by its definition"),
     "optimizer": ("optimizer", "the update by AdamW's definition, with the spec's settings"),
     "schedule": ("schedule", "the learning rates by the schedule's definition"),
     "evaluation": ("evaluation", "the evaluation by its definition"),
     "rng": ("dropout", "the dropout that the spec asks for"),
 }
-"""Replays that need no tensors of the reference: by rung in a probe, by cause in a curve."""
+"""Replays that need no tensors of the reference: by stage in a probe, by cause in a curve."""
 _OF_CURVE = frozenset({"schedule", "rng", "evaluation"})
 """Causes that a curve's record shows."""
 
@@ -82,8 +82,8 @@ def curve_interventions(suspicion: Suspicion, steps: int) -> tuple[Intervention,
 
 def _defined(name: str, steps: int) -> Intervention:
     """Return an experiment that recomputes a value by its mathematical definition."""
-    rung, description = _DEFINITIONS[name]
-    return Intervention(description, steps, replays=(Replay(rung=rung),), by_definition=rung != "schedule")
+    stage, description = _DEFINITIONS[name]
+    return Intervention(description, steps, replays=(Replay(stage=stage),), by_definition=stage != "schedule")
 
 
 _KEPT = frozenset({"batch", "schedule", "rng"})
@@ -96,28 +96,28 @@ def _over(last: int, suspicion: Suspicion, way: Intervention) -> Intervention:
     The evaluation reads its own rows: neither an order of batches, a generator's state nor a learning rate reaches it,
     but wrong texts, tokens and labels may.
     """
-    if way.method != "replay" or way.steps >= last or any(replay.rung not in _KEPT for replay in way.replays):
+    if way.method != "replay" or way.steps >= last or any(replay.stage not in _KEPT for replay in way.replays):
         return way
-    draws = all(replay.rung == "rng" for replay in way.replays)
+    draws = all(replay.stage == "rng" for replay in way.replays)
     rungs = way.rungs if draws or suspicion.code in ("data.order", "schedule") else way.rungs | {"evaluation"}
     return replace(way, steps=last, rungs=rungs)
 
 
 def steps_of(mismatch: Mismatch, last: int) -> int:
     """Return how many steps an experiment on this mismatch must train."""
-    return last if mismatch.rung == "evaluation" else min((mismatch.at.step or 0) + 1 + limits.STEPS_AFTER, last)
+    return last if mismatch.stage == "evaluation" else min((mismatch.at.step or 0) + 1 + limits.STEPS_AFTER, last)
 
 
 def _unread(mismatch: Mismatch) -> bool:
     """Return whether no batch of the probe read the different dataset rows."""
-    return mismatch.rung == "data" and mismatch.at.step is None
+    return mismatch.stage == "data" and mismatch.at.step is None
 
 
 def _precision(mismatch: Mismatch, probe: ProbeEvidence, step: int) -> tuple[Intervention, ...]:
-    settings = Intervention("every precision setting", step + 1, replays=(Replay(rung="settings"),))
+    settings = Intervention("every precision setting", step + 1, replays=(Replay(stage="settings"),))
     exact = _exact(probe)
     observed = Intervention("no restored value, as the record shows the number format itself", step + 1, "observed")
-    shown = mismatch.findings[0].check == "probe.dtype" or mismatch.rung == "weights"
+    shown = mismatch.findings[0].check == "probe.dtype" or mismatch.stage == "weights"
     return (settings, exact, observed) if shown else (settings, exact)
 
 
@@ -130,16 +130,14 @@ def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, st
     if not suspicion.names:  # the probe's batches are equal: no experiment restores rows that only a later part reads
         return ()
     part = "batches.safetensors"
-    replay = Replay(rung="batch", fields=suspicion.names, source="reference-batches.safetensors")
+    replay = Replay(stage="batch", fields=suspicion.names, source="reference-batches.safetensors")
     source = Source("reference-batches.safetensors", reference.record.record_id, part)
-    rungs = frozenset({"data", "batch", "evaluation"}) if mismatch.rung == "data" else frozenset({"batch"})
+    rungs = frozenset({"data", "batch", "evaluation"}) if mismatch.stage == "data" else frozenset({"batch"})
     description = f"the reference's {', '.join(suspicion.names)}"
     return (Intervention(description, steps, replays=(replay,), sources=(source,), rungs=rungs),)
 
 
-def _captured(
-    description: str, rung: ReplayRung, at: Iterable[int], steps: int, *imposed: str
-) -> tuple[Intervention, ...]:
+def _captured(description: str, stage: Stage, at: Iterable[int], steps: int, *imposed: str) -> tuple[Intervention, ...]:
     """Return an experiment that imposes the reference's captured tensors at steps `at`.
 
     The rungs in `imposed` are no evidence afterwards.
@@ -147,16 +145,16 @@ def _captured(
     way = Intervention(
         description,
         steps,
-        replays=tuple(Replay(rung=rung, step=step, source=CAPTURED) for step in at),
-        captures=tuple(Capture(rung=rung, names=(), step=step) for step in at),
+        replays=tuple(Replay(stage=stage, step=step, source=CAPTURED) for step in at),
+        captures=tuple(Capture(stage=stage, names=(), step=step) for step in at),
         rungs=frozenset(imposed),
     )
     return (way,)
 
 
-def _gradients(rung: Literal["gradient", "clipped"], steps: int) -> tuple[Intervention, ...]:
-    description = "the reference's gradients" + (" after clipping" if rung == "clipped" else "")
-    return _captured(description, rung, range(steps), steps, rung)
+def _gradients(stage: Literal["gradient", "clipped"], steps: int) -> tuple[Intervention, ...]:
+    description = "the reference's gradients" + (" after clipping" if stage == "clipped" else "")
+    return _captured(description, stage, range(steps), steps, stage)
 
 
 def _rng(mismatch: Mismatch, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:
@@ -164,8 +162,8 @@ def _rng(mismatch: Mismatch, reference: LoadedRecord, steps: int) -> tuple[Inter
     start, always = (
         Intervention(f"the reference's generators at {when}", steps, replays=(replay,), sources=(source,), rungs=rungs)
         for when, replay, rungs in (
-            ("the start", Replay(rung="rng", step=0, source=source.key), frozenset[str]()),
-            ("every step", Replay(rung="rng", source=source.key), frozenset({"rng"})),
+            ("the start", Replay(stage="rng", step=0, source=source.key), frozenset[str]()),
+            ("every step", Replay(stage="rng", source=source.key), frozenset({"rng"})),
         )
     )
     # Some code draws or seeds within the steps: the generators must be restored at each step.

@@ -8,7 +8,7 @@ from typing import Literal
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
 from plumbline.schema.experiment import Capture, Replay
-from plumbline.schema.experiment import Rung as ReplayRung
+from plumbline.schema.stage import Stage
 
 CAPTURED = "capture.safetensors"
 
@@ -63,14 +63,16 @@ def forward_of(taps: tuple[Tap, ...], step: int, kind: str, *, until: int | None
     first = min((tap.step for tap in taps), default=0)
     names = _same_kind(taps, step, kind) or _same_kind(taps, first, kind)
     steps = range(step, until or step + 1)
-    rungs: tuple[ReplayRung, ...] = ("forward", "gradient")
+    stages: tuple[Stage, ...] = ("forward", "gradient")
     when = f"step {step}" if len(steps) == 1 else f"steps {step} to {steps[-1]}"
     return Intervention(
         f"the reference's outputs of every {kind} at {when}",
         steps[-1] + 1,
-        replays=tuple(Replay(rung=rung, step=each, source=CAPTURED) for each in steps for rung in rungs),
+        replays=tuple(Replay(stage=stage, step=each, source=CAPTURED) for each in steps for stage in stages),
         captures=tuple(
-            Capture(rung=rung, names=names if rung == "forward" else (), step=each) for each in steps for rung in rungs
+            Capture(stage=stage, names=names if stage == "forward" else (), step=each)
+            for each in steps
+            for stage in stages
         ),
         rungs=frozenset({"gradient"}),
         kind=kind,
@@ -89,7 +91,7 @@ def only_trained(way: Intervention, trained: frozenset[str], reference: LoadedRe
     if way.kind and {tap.name for tap in taps if tap.stage == "gradient"} - trained:
         way = replace(way, rungs=way.rungs | {"clipped", "optimizer"})
     replays = tuple(
-        replay.replace(fields=names) if replay.rung in ("gradient", "clipped") and names else replay
+        replay.replace(fields=names) if replay.stage in ("gradient", "clipped") and names else replay
         for replay in way.replays
     )
     return replace(way, replays=replays)

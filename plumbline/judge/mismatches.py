@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from plumbline.schema.fact import Statement
+from plumbline.schema.stage import STAGES, Stage
 from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
-Basis = Literal["given", "computed", "portable", "proven"]
-"""What a mismatch rests on: evidence that no other rung can change, the computation, its portable bits, or a
-definition of the record's own step, which an unchanged rerun of equal bits shares."""
+Basis = Literal["given", "computed", "portable", "proven", "stated"]
+"""What a mismatch rests on: evidence that no other stage can change, the computation, its portable bits, a definition
+of the record's own step, which an unchanged rerun of equal bits shares, or what the record says of itself."""
+CODES: dict[Stage, CauseCode] = {
+    "state": "optimizer", "forward": "operator", "loss": "loss", "gradient": "gradient", "clipped": "gradient",
+    "schedule": "schedule", "optimizer": "optimizer", "evaluation": "evaluation",
+}  # fmt: skip
+"""Likeliest cause of a first difference at a stage of the computation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,6 @@ class Suspicion:
 class Mismatch:
     """Difference between two runs in one kind of evidence, beyond rounding."""
 
-    rung: str
     at: Divergence
     findings: tuple[Finding, ...]
     suspicions: tuple[Suspicion, ...]
@@ -39,6 +45,18 @@ class Mismatch:
     basis: Basis = "computed"
     is_certain: bool = False
     """Whether all evidence above has equal bits, native or portable: the cause is at this place, however small."""
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage at which the runs differ."""
+        return self.at.stage
+
+    @property
+    def position(self) -> tuple[float, int]:
+        """Return the sort key in computation order: step, then stage."""
+        if self.stage in ("architecture", "weights"):
+            return (0, STAGES.index(self.stage))
+        return (math.inf if self.at.step is None else self.at.step, STAGES.index(self.stage))
 
 
 def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:
@@ -52,14 +70,14 @@ def is_same_place(rounded: Mismatch, later: Mismatch) -> bool:
 
     Other code for an update or a module also rounds differently where its formula gives an equal result.
     """
-    return rounded.rung == later.rung and (rounded.rung != "forward" or rounded.at.at == later.at.at)
+    return rounded.stage == later.stage and (rounded.stage != "forward" or rounded.at.at == later.at.at)
 
 
 def is_trace_of_gradient(later: Mismatch) -> bool:
     """Return whether an output differs by rounding only, as after different gradients."""
     error = later.findings[0].observed if later.findings else None
     is_rounding = isinstance(error, float) and error <= floor_of("forward", "fp32")
-    return later.rung == "forward" and later.suspicions[0].code == "kernel" and is_rounding
+    return later.stage == "forward" and later.suspicions[0].code == "kernel" and is_rounding
 
 
 def with_kernel_last(mismatch: Mismatch) -> Mismatch:

@@ -92,5 +92,5 @@ def without_signal(
             shares = [own.share(place) for own, place in zip(sides, both, strict=True)]
             is_tiny = all(share is not None and share <= least_gradient(precision) for share in shares)
             tiny[tap.name] = tiny.get(tap.name, True) and is_tiny
-    guessed = {(stage, name) for name, is_tiny in tiny.items() if is_tiny for stage in ("gradient", "weight")}
+    guessed = {(stage, name) for name, is_tiny in tiny.items() if is_tiny for stage in ("gradient", "optimizer")}
     return frozenset({key for key, is_noise in shown.items() if is_noise} | (guessed - shown.keys()))

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap, TapStage
+from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap
 from plumbline.schema.fact import Statement
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import Precision
+from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import limit, relative
 
 
@@ -119,7 +120,7 @@ class Pair:
             grouped.setdefault((tap.step, tap.stage), []).append(self._error(index, other))
         return {key: tuple(errors) for key, errors in grouped.items()}
 
-    def errors(self, step: int, stage: TapStage) -> tuple[TapError, ...]:
+    def errors(self, step: int, stage: Stage) -> tuple[TapError, ...]:
         """Return the error of each tensor sketched in both runs."""
         return self._errors.get((step, stage), ())
 

@@ -12,7 +12,8 @@ from plumbline.judge.rungs.evaluation import curve_evaluation, miscounted
 from plumbline.judge.rungs.log import Trained, bits_due, logged
 from plumbline.judge.rungs.production import unsteady
 from plumbline.judge.rungs.proven import other_draws
-from plumbline.judge.rungs.windows import own_state, window_mismatch
+from plumbline.judge.rungs.state import own_state
+from plumbline.judge.rungs.windows import window_mismatch
 from plumbline.judge.spec_precision import other_format
 from plumbline.judge.stated import contradiction
 from plumbline.judge.walk import Walk
@@ -46,19 +47,18 @@ def of_part(pair: Pair, part: Trained) -> tuple[Mismatch, ...]:
     log = logged(pair, part)
     apart = attributed(log, formula(pair, part))
     other = evaluated(pair, log, loss=apart is None) if part == "learn" else None
-    if apart is None or other is None:
-        return tuple(mismatch for mismatch in (apart, other) if mismatch is not None)
-    if apart.suspicions[0].code == other.suspicions[0].code:
-        return (replace(apart, findings=(*apart.findings, *other.findings)),)
-    return apart, other
+    found = [mismatch for mismatch in (apart, other) if mismatch is not None]
+    if len({mismatch.suspicions[0].code for mismatch in found}) < len(found):
+        found = [replace(found[0], findings=(*found[0].findings, *found[1].findings))]
+    return tuple(replace(mismatch, at=mismatch.at.replace(part=part)) for mismatch in found)
 
 
 def formula(pair: Pair, part: Trained) -> Mismatch | None:
     """Return a mismatch of a part that rounding cannot explain, at the first step that a record shows."""
-    is_curve, proof = part == "learn", contradiction(pair.candidate, part)
-    parted = own_state(pair, parted=True) if is_curve else None
+    proof, parted = contradiction(pair.candidate, part), own_state(pair, part, parted=True)
     found = (
-        (own_state(pair) if is_curve else unsteady(pair))
+        own_state(pair, part)
+        or (unsteady(pair) if part == "speed" else None)
         or other_format(pair, part)
         or window_mismatch(pair, part)
         or proof

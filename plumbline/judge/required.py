@@ -26,9 +26,10 @@ from plumbline.schema.evidence import (
 )
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import proof_places, window_places
-from plumbline.schema.production import MAX_LOGGED, ProductionEvidence, SpeedTrail
+from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import PARTS, LearnSpec, Precision, ProbeSpec, SpeedSpec
+from plumbline.schema.step_log import MAX_LOGGED, StepLog
 
 _GENERATORS = frozenset({"python", "numpy", "torch"})
 _GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
@@ -221,7 +222,7 @@ def _curve(loaded: LoadedRecord, learn: LearnEvidence, spec: LearnSpec) -> Itera
     due = [step for step in range(1, asked + 1) if step % spec.evaluate_every == 0 or step == spec.steps]
     if [evaluation.step for evaluation in learn.evaluations] != due:
         yield counts("learn.evaluations", "evaluations", len(learn.evaluations), len(due))
-    if learn.weights_sha256 is None:
+    if learn.last_weights is None:
         yield Gap("learn.weights", "digest", fact("gap.last-weights"))
     for evaluation in learn.evaluations:
         yield from _evaluated_rows(record, evaluation, spec, "learn")
@@ -229,8 +230,7 @@ def _curve(loaded: LoadedRecord, learn: LearnEvidence, spec: LearnSpec) -> Itera
     is_empty = not record.spec.has_row_labels and all(e.loss is e.accuracy is None for e in learn.evaluations)
     if not is_empty and not _has_numbers(*learn.evaluations):
         yield Gap("learn.evaluation", "evaluation", fact("gap.evaluations-not-finite"), "invalid")
-    if lost := _lost_log(learn, min(asked, MAX_LOGGED)):
-        yield Gap("learn.log", lost, fact("gap.log", what=lost))
+    yield from _log("learn", learn, min(asked, MAX_LOGGED))
 
 
 def _has_numbers(*evaluations: EvaluationEvidence) -> bool:
@@ -238,17 +238,21 @@ def _has_numbers(*evaluations: EvaluationEvidence) -> bool:
     return all(number is not None and math.isfinite(number) for number in numbers)
 
 
-def _lost_log(learn: LearnEvidence, num_steps: int) -> Statement:
-    """Return the name of a missing log, or ""."""
-    if len(learn.batches) != num_steps:
-        return fact("gap.batch-digest")
-    if len(learn.learning_rates) != num_steps:
-        return fact("gap.learning-rate")
-    if not len(learn.rows) == len(learn.labels) == num_steps:
-        return fact("gap.rows-digest")
-    if learn.start_sha256 is None:
-        return fact("gap.start-digest")
-    return "dropout" if learn.dropout is None else ""
+def _log(part: str, log: StepLog, num_steps: int) -> Iterator[Gap]:
+    """Yield a gap for the first column of a part's log that has not one entry per step."""
+    marks = dict.fromkeys(_ALWAYS_MARKED, ()) | log.batches
+    columns = {name: getattr(log, name) for name in ("num_rows", "losses", "learning_rates")}
+    for name, values in {**columns, **marks}.items():
+        if not values:
+            yield Gap(f"{part}.log", name, fact("gap.log", part=part, what=name))
+            return
+        if (held := len(values[:MAX_LOGGED])) != num_steps:
+            yield counts(f"{part}.log", fact("gap.log-steps", part=part, name=name), held, num_steps)
+            return
+    if part == "learn" and 0 not in dict(log.weights):  # the kept records of a GPU have none of `speed`
+        yield Gap(f"{part}.log", "weights", fact("gap.log", part=part, what=fact("gap.start-digest")))
+    elif log.dropout is None:
+        yield Gap(f"{part}.log", "dropout", fact("gap.log", part=part, what="dropout"))
 
 
 def _speed(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
@@ -256,10 +260,8 @@ def _speed(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iter
         yield counts("speed.steps", fact("gap.measured-steps"), speed.steps, spec.steps)
     elif speed.wall_seconds is None:
         yield Gap("speed.wall", fact("gap.wall-time-name"), fact("gap.wall-time"))
-    if speed.trail is not None and speed.steps == spec.steps:
-        yield from _trail(speed.trail, min(speed.warmup_steps + speed.steps, MAX_LOGGED))
-    elif speed.trail is None:
-        yield Gap("speed.trail", "trail", fact("gap.trail"))
+    if speed.steps == spec.steps:
+        yield from _log("speed", speed, min(speed.warmup_steps + speed.steps, MAX_LOGGED))
 
 
 def _speed_checks(_loaded: LoadedRecord, speed: SpeedEvidence, spec: SpeedSpec) -> Iterator[Gap]:
@@ -274,16 +276,6 @@ def _is_checked(checks: ProductionEvidence, spec: SpeedSpec) -> bool:
     is_closed = spec.compile or spec.attention == "flash_attention_2"
     has_kernels = bool(checks.kernels) or not is_closed or spec.distributed == "fsdp"
     return bool(checks.formula) and checks.repeated is not None and has_kernels
-
-
-def _trail(trail: SpeedTrail, num_steps: int) -> Iterator[Gap]:
-    """Yield a gap for a log without one entry per step."""
-    marks = dict.fromkeys(_ALWAYS_MARKED, ()) | trail.marks
-    lists = {"num_rows": trail.num_rows, "losses": trail.losses, "learning_rates": trail.learning_rates, **marks}
-    for name, values in lists.items():
-        if len(values) != num_steps:
-            yield counts("speed.trail", fact("gap.trail-steps", name=name), len(values), num_steps)
-            return
 
 
 def _selfcheck(loaded: LoadedRecord, evidence: Evidence, _spec: None) -> Iterator[Gap]:

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from plumbline.judge.intervention import Intervention
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.walk import position, walk
+from plumbline.judge.walk import walk
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
-from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.tolerance import loss_gap, relative
 
@@ -70,8 +69,8 @@ def check_restored(
         fact("place.at-step", stage=first.at.stage, step=first.at.step) if first.at.step is not None else first.at.stage
     )
     text = fact("restored.still-differs", place=place, at=first.at.at)
-    later = position(first) > position(mismatch) and first.suspicions[0].code != mismatch.suspicions[0].code
-    if later and not (mismatch.rung == "forward" and first.rung == "forward"):
+    later = first.position > mismatch.position and first.suspicions[0].code != mismatch.suspicions[0].code
+    if later and not (mismatch.stage == "forward" and first.stage == "forward"):
         return RestoredOutcome(restored=True, text=fact("restored.equal-up-to", then=text), left=fresh)
     return RestoredOutcome(restored=False, text=text)
 
@@ -93,8 +92,8 @@ def _distances(pair: Pair) -> dict[tuple[int, str, str], float]:
     for step, (left, right) in enumerate(pair.common):
         distances[step, "loss", ""] = loss_gap(left.loss, right.loss) / pair.loss_limit(step)
         distances[step, "norm", ""] = relative(left.gradient_norm, right.gradient_norm) / pair.norm_limit(step)
-        for tap in pair.errors(step, "weight"):
-            distances[step, "weight", tap.reference.name] = tap.ratio
+        for tap in pair.errors(step, "optimizer"):
+            distances[step, "optimizer", tap.reference.name] = tap.ratio
     if pair.probes is not None and all(probe.evaluation for probe in pair.probes):
         ours, theirs = (probe.evaluation for probe in pair.probes)
         if ours is not None and theirs is not None and ours.step == theirs.step:
@@ -115,26 +114,22 @@ def agree_exactly(mismatch: Mismatch, before: Pair, after: Pair, known: frozense
         for place, other in enumerate(walk(replace(after, scale=scale)).mismatches)
     ]
     left = tuple(
-        other for other in found if other.suspicions[0].code not in known and position(other) > position(mismatch)
+        other for other in found if other.suspicions[0].code not in known and other.position > mismatch.position
     )
     text = fact("restored.agree", now=now, was=was)
     return RestoredOutcome(restored=True, text=text, left=left, scale=scale)
 
 
-_STAGES: dict[str, TapStage] = {"forward": "forward", "gradient": "gradient", "optimizer": "weight"}
-
-
 def _gap(mismatch: Mismatch, pair: Pair) -> float:
     """Return how far two runs differ at a mismatch."""
     step = mismatch.at.step or 0
-    stage = _STAGES.get(mismatch.rung)
-    errors = [tap.error for tap in pair.errors(step, stage) if not math.isinf(tap.limit)] if stage else []
+    errors = [tap.error for tap in pair.errors(step, mismatch.stage) if not math.isinf(tap.limit)]
     if errors:
         return max(errors)
     # The update of an untapped step shows in the next forward pass.
-    shown = step + 1 if mismatch.rung == "optimizer" else step
+    shown = step + 1 if mismatch.stage == "optimizer" else step
     if shown >= len(pair.common):
         return math.inf
     left, right = pair.common[shown]
-    name = {"loss": "loss", "gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(mismatch.rung)
+    name = {"loss": "loss", "gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(mismatch.stage)
     return relative(*(getattr(side, name or "loss_reference") for side in (left, right)))

@@ -122,7 +122,7 @@ def _doubted(part: Judgement, doubt: Doubt, against: str) -> Judgement:
 
 def _place(divergence: Divergence) -> str:
     step = f" at step {divergence.step}" if divergence.step is not None else ""
-    return f"{divergence.stage}{step}{f': {divergence.at}' if divergence.at else ''}"
+    return f"{divergence.part} {divergence.stage}".strip() + f"{step}{f': {divergence.at}' if divergence.at else ''}"
 
 
 def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:

@@ -74,9 +74,8 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
                 check=f"{part}.format", outcome="drift", metric=fact("spec-precision.kept", name=name, part=part),
                 observed=theirs[name], limit=bits,
             )  # fmt: skip
-            at = Divergence(stage="learn" if part == "learn" else "forward", step=0, at=name)
-            rung = "forward" if part == "probe" else part
-            return Mismatch(rung, at, (finding,), (Suspicion("precision", why, (), (name,), shown=True),), "given")
+            at = Divergence(stage="forward", step=0, at=name)
+            return Mismatch(at, (finding,), (Suspicion("precision", why, (), (name,), shown=True),), "given")
     return None
 
 

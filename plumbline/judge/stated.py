@@ -10,23 +10,18 @@ from collections.abc import Callable
 from itertools import pairwise, repeat
 from typing import Any, Literal
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion
 from plumbline.judge.rungs.log import Trained, batches_of_probe, log_of
 from plumbline.judge.rungs.production import checked
 from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import clipping_limit, limit, loss_gap, relative
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 Check = Callable[[LoadedRecord], Mismatch | None]
-_APART: dict[str, tuple[CauseCode, Stage]] = {
-    "learning rate": ("schedule", "schedule"),
-    "gradient": ("gradient", "gradient"),
-    "weights": ("optimizer", "optimizer"),
-}
-_CODES: dict[Stage, CauseCode] = {"forward": "operator", "loss": "loss", "gradient": "gradient"}
 
 
 def contradiction(loaded: LoadedRecord, part: str) -> Mismatch | None:
@@ -60,30 +55,23 @@ def _formula(loaded: LoadedRecord) -> Mismatch | None:
         fact("production.formula", name=name, stage=stage),
     )
     numbers = {"observed": found.error, "limit": found.limit}
-    return _mismatch(_CODES[stage], stage, None, name, compiled if found.is_compiled else plain, shown=True, **numbers)
+    return _mismatch(CODES[stage], stage, None, name, compiled if found.is_compiled else plain, shown=True, **numbers)
 
 
-def _process(loaded: LoadedRecord) -> Mismatch | None:
-    """Return the first process of `speed` with weights different from the first one's."""
-    trail = loaded.record.evidence.trail
-    if trail is None or not trail.apart:
+def _clipping(part: Trained) -> Check:
+    """Return the check of a log's gradient norms against the definition of clipping."""
+
+    def check(loaded: LoadedRecord) -> Mismatch | None:
+        log, most = log_of(loaded, part), loaded.record.spec.optimizer.max_grad_norm
+        limit = limits.PRODUCTION_FACTOR * clipping_limit("fp32", loaded.record.evidence.model)
+        norms = zip(log.gradient_norms, log.clipped_norms, strict=False) if log is not None else ()
+        for step, (norm, clipped) in enumerate(norms):
+            if norm is not None and (gap := relative(min(norm, most), clipped)) > limit:
+                why = fact("gradient.clipping", norm=norm, clipped=clipped)
+                return _mismatch("gradient", "clipped", step, "clipping", why, observed=gap, limit=limit)
         return None
-    step, rank = trail.apart[0]
-    code, stage = _APART[trail.apart_by] if step else ("weights.init", "weights")
-    why = fact("log.apart", step=step, rank=rank, part=trail.apart_by)
-    return _mismatch(code, stage, step, f"weights of process {rank}", why)
 
-
-def _clipping(loaded: LoadedRecord) -> Mismatch | None:
-    """Return the first gradient norm of `speed` that is not clipped by definition."""
-    trail, most = loaded.record.evidence.trail, loaded.record.spec.optimizer.max_grad_norm
-    limit = limits.PRODUCTION_FACTOR * clipping_limit("fp32", loaded.record.evidence.model)
-    norms = zip(trail.gradient_norms, trail.clipped_norms, strict=False) if trail is not None else ()
-    for step, (norm, clipped) in enumerate(norms):
-        if norm is not None and (gap := relative(min(norm, most), clipped)) > limit:
-            why = fact("gradient.clipping", norm=norm, clipped=clipped)
-            return _mismatch("gradient", "gradient", step, "clipping", why, observed=gap, limit=limit)
-    return None
+    return check
 
 
 def _dropout(part: Trained) -> Check:
@@ -108,7 +96,7 @@ def _generators(loaded: LoadedRecord) -> Mismatch | None:
     log = log_of(loaded, "speed")
     if log is None or not any(log.dropout or ()):
         return None
-    for (done, mark), (later, other) in pairwise(sorted(log.generators.items())):
+    for (done, mark), (later, other) in pairwise(sorted(log.generators)):
         if mark == other:
             return _mismatch("rng", "rng", done, "random generators", fact("stated.generators", step=done, later=later))
     return None
@@ -129,9 +117,9 @@ def _update(part: Trained) -> Check:
     def check(loaded: LoadedRecord) -> Mismatch | None:
         if (log := log_of(loaded, part)) is None:
             return None
-        for (done, mark), (later, other) in pairwise(sorted(log.weights.items())):
-            norms = log.norms[done:later] if log.norms else repeat(1.0)  # a curve logs none
-            if mark == other and any(rate and norm for rate, norm in zip(log.rates[done:later], norms, strict=False)):
+        for (done, mark), (later, other) in pairwise(sorted(log.weights)):
+            norms = log.gradient_norms[done:later] or repeat(1.0)  # an incomplete log has none
+            if mark == other and any(a and b for a, b in zip(log.learning_rates[done:later], norms, strict=False)):
                 return _unchanged(part, done)
         return None
 
@@ -169,13 +157,12 @@ _CHECKS: dict[str, tuple[Check, ...]] = {
         batches_of_probe,
         _proof("speed"),
         _formula,
-        _process,
-        _clipping,
+        _clipping("speed"),
         _dropout("speed"),
         _generators,
         _update("speed"),
     ),
-    "learn": (_dropout("learn"), _proof("learn"), _update("learn"), _mode("learn")),
+    "learn": (_proof("learn"), _clipping("learn"), _dropout("learn"), _update("learn"), _mode("learn")),
 }
 """Checks of each part, in the order of consequence; the walk checks the probe's own steps."""
 
@@ -185,4 +172,4 @@ def _mismatch(
 ) -> Mismatch:
     finding = Finding(check=f"stated.{stage}", outcome="drift", metric=fact("stated.by-itself"), detail=why, **numbers)
     place = Divergence(stage=stage, step=step, at=at)
-    return Mismatch("stated", place, (finding,), (Suspicion(code, why, shown=shown),), basis="given")
+    return Mismatch(place, (finding,), (Suspicion(code, why, shown=shown),), basis="stated")

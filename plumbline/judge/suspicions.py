@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from plumbline.judge import curves
 from plumbline.judge.attribution import still_likely, unattributed
@@ -21,7 +22,7 @@ from plumbline.judge.mismatches import (
 from plumbline.judge.pair import Pair
 from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_restored
 from plumbline.judge.rungs.windows import window_mismatch
-from plumbline.judge.walk import position, walk
+from plumbline.judge.walk import walk
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 
@@ -40,7 +41,7 @@ def _reaching(state: Confirmation, mismatch: Mismatch) -> Confirmation:
     if probe is None or reach is None:
         return state
     last = len(probe.steps)
-    shown = last if mismatch.rung == "evaluation" else (mismatch.at.step or 0) + 1
+    shown = last if mismatch.stage == "evaluation" else (mismatch.at.step or 0) + 1
     if shown <= reach:
         return state
     trained, kept = _trained(state), (way.reaching(probe.taps, steps_of(mismatch, last)) for way in state.kept)
@@ -82,7 +83,7 @@ def _reproduced(state: Confirmation, rerun: LoadedRecord) -> bool:
     if mismatch.basis == "proven":
         return True
     again = (window_mismatch(pair, "probe"),) if mismatch.basis == "portable" else walk(pair).mismatches
-    return any(other is not None and other.rung == mismatch.rung and other.at == mismatch.at for other in again)
+    return any(other is not None and other.stage == mismatch.stage and other.at == mismatch.at for other in again)
 
 
 def prepared(state: Confirmation, record: LoadedRecord) -> Confirmation:
@@ -131,7 +132,7 @@ def _confirmed(state: Confirmation, way: Intervention, outcome: RestoredOutcome)
     learned = replace(
         state,
         settled=state.settled if is_trace else (*state.settled, cause),
-        pending=tuple(sorted((*state.pending[1:], *hidden), key=position)),
+        pending=tuple(sorted((*state.pending[1:], *hidden), key=attrgetter("position"))),
         kept=(*state.kept, way) if way.method == "replay" else state.kept,
         tried=(),
         tests=(),

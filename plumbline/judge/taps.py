@@ -11,13 +11,13 @@ import numpy as np
 
 from plumbline.judge.gaps import Gap, Role
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence, TapStage
+from plumbline.schema.evidence import Evidence, ModelEvidence, ProbeEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import ProbeSpec
+from plumbline.schema.stage import TAPPED, Stage
 from plumbline.schema.verdict import Finding
 
-_STAGES: tuple[TapStage, ...] = ("forward", "gradient", "weight")
 _ROOT = "model"
 """Name of the whole model's tap."""
 _CONTAINERS = ("ModuleList(", "ModuleDict(")
@@ -33,15 +33,15 @@ class _Taps:
     model: ModelEvidence | None
 
     @cached_property
-    def names(self) -> Mapping[tuple[int, TapStage], dict[str, None]]:
+    def names(self) -> Mapping[tuple[int, Stage], dict[str, None]]:
         """Map (step, stage) to tensor names in execution order."""
-        found: dict[tuple[int, TapStage], dict[str, None]] = {}
+        found: dict[tuple[int, Stage], dict[str, None]] = {}
         for tap in self.probe.taps:
             if "#" not in tap.name:
                 found.setdefault((tap.step, tap.stage), {})[tap.name] = None
         return found
 
-    def at(self, step: int, stage: TapStage) -> dict[str, None]:
+    def at(self, step: int, stage: Stage) -> dict[str, None]:
         return self.names.get((step, stage), _NO_NAMES)
 
     @cached_property
@@ -76,7 +76,7 @@ class _Taps:
         """Return the trained parameters, without those tied to another one."""
         return frozenset(p.name for p in (self.model.parameters if self.model else ()) if not p.tied_to)
 
-    def known(self, stage: TapStage) -> Collection[str]:
+    def known(self, stage: Stage) -> Collection[str]:
         """Return the model's names for tensors of a stage."""
         return self.modules if stage == "forward" else self.parameters
 
@@ -168,8 +168,8 @@ def _at_steps(taps: _Taps, steps: Sequence[int]) -> Iterator[Gap]:
     """Yield the first missing tensor at the sketched steps, for each role."""
     role: Role | None = None
     for step in steps:
-        outputs, weights, own = taps.at(step, "forward"), taps.at(step, "weight"), taps.parameters
-        if empty := next((stage for stage in _STAGES if not taps.at(step, stage)), None):
+        outputs, weights, own = taps.at(step, "forward"), taps.at(step, "optimizer"), taps.parameters
+        if empty := next((stage for stage in TAPPED if not taps.at(step, stage)), None):
             yield _lost(fact("gap.stage", stage=empty, step=step), 0, role=role)
             return
         if own and weights.keys() != own:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, without
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
-from plumbline.judge.rungs.bits import RUNGS as BITS
-from plumbline.judge.rungs.bits import bits, different_place, evaluation_bits, other_kernels
+from plumbline.judge.rungs.bits import FIELDS, bits, different_place, evaluation_bits, other_kernels
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
 from plumbline.judge.rungs.formats import formats
@@ -30,12 +30,7 @@ from plumbline.judge.rungs.rng import rng
 from plumbline.judge.rungs.windows import proven_steps, side_mismatch, window_mismatch
 from plumbline.judge.spec_precision import other_format
 from plumbline.schema.fact import Statement
-
-RUNGS = (
-    "data", "batch", "architecture", "weights", "state", "rng", "forward", "loss", "gradient", "clipped", "schedule",
-    "optimizer", "evaluation",
-)  # fmt: skip
-"""Rungs in the order of consequence within one step: later rungs can follow from earlier rungs."""
+from plumbline.schema.stage import STAGES, Stage
 
 Likeness = Literal["equal", "within", "unknown", "beyond"]
 """Class of a rung at one step: equal bits, a difference within its limits, a difference without tensors to measure it,
@@ -46,7 +41,7 @@ or a difference beyond the limits. The limit is zero where nothing explains roun
 class Standing:
     """Class of one kind of evidence ("rung") at one step."""
 
-    rung: str
+    stage: Stage
     step: int | None
     likeness: Likeness
     place: str = ""
@@ -57,7 +52,7 @@ class Standing:
     @property
     def position(self) -> tuple[float, int]:
         """Return the sort key (step, evidence kind) in computation order."""
-        return (math.inf if self.step is None else self.step, RUNGS.index(self.rung))
+        return (math.inf if self.step is None else self.step, STAGES.index(self.stage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +79,12 @@ def walk(pair: Pair) -> Walk:
     rounding = other_kernels(pair)
     standings = tuple(_computed(pair, is_excused=bool(rounding)))
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
-    causes = _with_first(sorted(_given(pair), key=position), _first_beyond(pair, standings, apart))
+    causes = _with_first(sorted(_given(pair), key=attrgetter("position")), _first_beyond(pair, standings, apart))
     if rounding and not causes and (format_ := other_format(pair, "probe")) is not None:
         causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
         causes[0] = replace(causes[0], is_certain=True)
     return Walk(tuple(_distinct(causes)), rounding, standings, proven_steps(pair))
-
-
-def position(mismatch: Mismatch) -> tuple[float, int]:
-    """Return a mismatch's sort key in computation order: step, then evidence kind."""
-    if mismatch.rung in ("architecture", "weights"):
-        return (0, RUNGS.index(mismatch.rung))
-    return (math.inf if mismatch.at.step is None else mismatch.at.step, RUNGS.index(mismatch.rung))
 
 
 def _given(pair: Pair) -> Iterator[Mismatch]:
@@ -109,7 +97,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         "settings": settings(pair), "device": side_mismatch(pair, "probe"),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
-    if (shown := unproven(pair.candidate.record, "probe")) is not None and shown.rung not in pair.imposed:
+    if (shown := unproven(pair.candidate.record, "probe")) is not None and shown.stage not in pair.imposed:
         yield shown
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
@@ -138,10 +126,10 @@ def _computed(pair: Pair, *, is_excused: bool) -> Iterator[Standing]:
     if _rounds(pair):
         pair = replace(pair, scale=math.inf)
     for step in range(len(pair.common)):
-        for rung in ("rng", *BITS):
-            if rung in pair.imposed:
+        for stage in ("rng", *FIELDS):
+            if stage in pair.imposed:
                 continue
-            standing = _standing(pair, step, rung, formula, is_excused=is_excused)
+            standing = _standing(pair, step, stage, formula, is_excused=is_excused)
             yield standing
             if standing.mismatch is not None:
                 return
@@ -157,18 +145,18 @@ def _rounds(pair: Pair) -> bool:
     return right.experiment is None and bool(rounds_differently(left, right, "probe"))
 
 
-def _standing(pair: Pair, step: int, rung: str, formula: Mismatch | None, *, is_excused: bool) -> Standing:
+def _standing(pair: Pair, step: int, stage: Stage, formula: Mismatch | None, *, is_excused: bool) -> Standing:
     """Classify one kind of evidence at one step."""
-    number, place = _number(pair, step, rung), _place(pair, step, rung)
+    number, place = _number(pair, step, stage), _place(pair, step, stage)
     if number is not None:
-        return Standing(rung, step, "beyond", place or number.at.at, number)
+        return Standing(stage, step, "beyond", place or number.at.at, number)
     if place is not None and not is_excused:
-        return Standing(rung, step, "beyond", place, _named(bits(pair, step, rung), formula))
-    if formula is not None and (formula.at.step, formula.rung) == (step, rung):
-        return Standing(rung, step, "beyond", place or formula.at.at, formula)
+        return Standing(stage, step, "beyond", place, _named(bits(pair, step, stage), formula))
+    if formula is not None and (formula.at.step, formula.stage) == (step, stage):
+        return Standing(stage, step, "beyond", place or formula.at.at, formula)
     if place is None:
-        return Standing(rung, step, "equal")
-    return Standing(rung, step, "within" if step in pair.tap_steps else "unknown", place)
+        return Standing(stage, step, "equal")
+    return Standing(stage, step, "within" if step in pair.tap_steps else "unknown", place)
 
 
 def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
@@ -189,19 +177,19 @@ def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:
     )  # fmt: skip
 
 
-def _place(pair: Pair, step: int, rung: str) -> str | None:
-    return None if rung == "rng" else different_place(pair, step, rung)
+def _place(pair: Pair, step: int, stage: Stage) -> str | None:
+    return None if stage == "rng" else different_place(pair, step, stage)
 
 
-def _number(pair: Pair, step: int, rung: str) -> Mismatch | None:
+def _number(pair: Pair, step: int, stage: Stage) -> Mismatch | None:
     """Return the mismatch of numbers beyond their limits, if any."""
-    if rung == "rng":
+    if stage == "rng":
         return rng(pair, step) if step else None
-    if rung == "forward":
+    if stage == "forward":
         return forward(pair, step)
-    if rung == "gradient":
+    if stage == "gradient":
         return gradient(pair, step)
-    return update(pair, step) if rung == "optimizer" else None
+    return update(pair, step) if stage == "optimizer" else None
 
 
 def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:
@@ -214,39 +202,39 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
     is_guess = apart is not None and apart.likeness == "unknown" and not _rounds(pair)
     if beyond is None or apart is None or not is_guess or beyond.basis == "portable":
         return beyond
-    return bits(pair, apart.step or 0, apart.rung)
+    return bits(pair, apart.step or 0, apart.stage)
 
 
 def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch]:
     """Add the first computed mismatch, unless another cause explains it."""
     if first is None:
         return causes
-    step, below = first.at.step, RUNGS.index(first.rung) >= RUNGS.index("loss")
+    step, below = first.at.step, STAGES.index(first.stage) >= STAGES.index("loss")
     # A different loss function differs at every step, also where small logits hide the difference.
     causes = [
         replace(cause, at=cause.at.replace(step=step))
-        if cause.rung == "loss" and below and step is not None and (cause.at.step or 0) > step
+        if cause.stage == "loss" and below and step is not None and (cause.at.step or 0) > step
         else cause
         for cause in causes
     ]
     # All products of a shorter format differ: the first place is that of the first output beyond its limit.
     causes = [
         replace(cause, at=first.at)
-        if cause.suspicions[0].code == "precision" and cause.rung == "forward" and position(cause) == position(first)
+        if cause.suspicions[0].code == "precision" and cause.stage == "forward" and cause.position == first.position
         else cause
         for cause in causes
     ]
-    if not any(position(cause) <= position(first) for cause in causes):
+    if not any(cause.position <= first.position for cause in causes):
         causes.append(first)
-    return sorted(causes, key=position)
+    return sorted(causes, key=attrgetter("position"))
 
 
 def _is_at_or_before(mismatch: Mismatch, apart: Standing) -> bool:
     """Return whether a mismatch occurs no later than the first different bit."""
-    if position(mismatch) != apart.position:
-        return position(mismatch) < apart.position
+    if mismatch.position != apart.position:
+        return mismatch.position < apart.position
     # Within these rungs, tensors are in the order of execution.
-    return mismatch.rung not in ("forward", "gradient") or mismatch.at.at == apart.place
+    return mismatch.stage not in ("forward", "gradient") or mismatch.at.at == apart.place
 
 
 def _distinct(candidates: list[Mismatch]) -> Iterator[Mismatch]:

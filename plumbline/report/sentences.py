@@ -197,7 +197,7 @@ def place(divergence: Divergence | None) -> str:
     """Describe the first divergence (stage, step, module) in one line."""
     if divergence is None:
         return NONE
-    parts: list[str] = [divergence.stage]
+    parts = [f"{divergence.part} {divergence.stage}".strip()]
     if divergence.at:
         parts.append(clean(divergence.at, 120))
     if divergence.step is not None:

@@ -29,23 +29,22 @@ from pydantic import Field
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, ShortDigest, Step, Text
 from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import ImportReceipt, Shard
-from plumbline.schema.production import ProductionEvidence, SpeedTrail
+from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.proof import Proof
-from plumbline.schema.verdict import Stage
+from plumbline.schema.stage import TAPPED, Stage, among
+from plumbline.schema.step_log import StepLog
 
 SKETCH_SIZE = 64
 BATCH_FIELDS = ("row_ids", "input_ids", "attention_mask", "token_type_ids", "labels")
 Counts = Annotated[dict[Label, Number], Field(max_length=1000)]
 _MANY = 200_000
 """Maximum number of modules, parameters, taps or evaluations; larger records are refused."""
-_MAX_LOSSES = 2_000_000
 _MAX_PROBE_STEPS = 1000
 _MAX_SAMPLES = 100_000
 
 ProbeStep = Annotated[int, Field(ge=0, le=_MAX_PROBE_STEPS)]
 Shape = Annotated[tuple[Count, ...], Field(max_length=64), FailFast()]
 Samples = Annotated[tuple[Number | None, ...], Field(max_length=_MAX_SAMPLES), FailFast()]
-TapStage = Literal["forward", "gradient", "weight"]
 
 
 class DataEvidence(Model):
@@ -124,7 +123,7 @@ class Tap(Model):
     """Description of one sketched tensor: module output, gradient, or updated parameter."""
 
     step: ProbeStep
-    stage: TapStage
+    stage: Annotated[Stage, among(*TAPPED)]
     name: Label
     kind: Label
     """The module's class, or that of the module which owns the parameter."""
@@ -242,7 +241,7 @@ class ProbeEvidence(Model):
 
     steps: tuple[StepEvidence, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
     taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
-    """In the order of execution, step by step, `forward` before `gradient` before `weight`."""
+    """In the order of execution, step by step, by `TAPPED`."""
     optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)
     evaluation: EvaluationEvidence | None = None
     recounted: Recounted | None = None
@@ -251,7 +250,7 @@ class ProbeEvidence(Model):
     proofs: Proofs = ()
 
 
-class SpeedEvidence(Model):
+class SpeedEvidence(StepLog):
     """Throughput evidence of a run, with explaining measurements. Times in seconds."""
 
     steps: Step
@@ -286,58 +285,17 @@ class SpeedEvidence(Model):
     """The 1 Hz sampler by name: `cpu_steal`, `load`, `cgroup_throttled`, `gpu_clock_mhz`, `gpu_throttle_reasons`,
     `foreign_gpu_processes`, `foreign_cpu` ... Equal lengths; `None` where a value could not be read."""
     proofs: Proofs = ()
-    trail: SpeedTrail | None = None
-    """What the part trained."""
     portable: PortableEvidence | None = None
     """Windows before the first step and behind the last one; `None` if the spec asks for none."""
     production: ProductionEvidence | None = None
     """Checks behind the measured steps; `None` if the spec asks for none."""
 
 
-WatchedPart = Literal["weights", "moments", "masks", "gradients"]
-WatchedEvent = Literal["evaluation", "checkpoint", "step", "processes"]
-
-
-class Inconsistency(Model):
-    """Wrong weights, moments or dropout masks that a learning run noticed."""
-
-    step: Step
-    """Number of steps done."""
-    rank: int = Field(ge=0, le=100_000)
-    part: WatchedPart
-    event: WatchedEvent
-    """What changed the part between two steps; `step`: dropout masks of other rows than the process trained on;
-    `processes`: weights, or gradients for the next step, that are not those of the first process."""
-
-
-class LearnEvidence(Model):
-    """Evidence of the learning run: curve, evaluations, final weights."""
+class LearnEvidence(StepLog):
+    """Evidence of the learning run: curve and evaluations."""
 
     steps: Step
-    losses: tuple[Number | None, ...] = Field(max_length=_MAX_LOSSES, fail_fast=True)
     evaluations: tuple[EvaluationEvidence, ...] = Field(max_length=_MANY, fail_fast=True)
-    weights_sha256: Sha256 | None = None
-    """Digest of the final weights; `None` if the device failed."""
-    learning_rates: tuple[Number, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Maximum learning rate of the groups, per step."""
-    gradient_norms: tuple[Number | None, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Norm of each step's gradients before clipping; `None` if not finite."""
-    batches: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """The first 16 hex digits of the SHA-256 of each step's batch; the first steps only, of long curves."""
-    rows: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Digest of each batch's `row_ids`."""
-    labels: tuple[ShortDigest, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Digest of each batch's `labels`."""
-    start_sha256: Sha256 | None = None
-    """Digest of the weights before the first step."""
-    dropout: tuple[Number, ...] | None = Field(default=None, max_length=1000, fail_fast=True)
-    """The probabilities of the model's dropout layers as they were built, each once."""
-    resumed_at: tuple[Step, ...] = Field(default=(), max_length=10_000, fail_fast=True)
-    """Steps at which an interrupted run resumed from its checkpoint."""
-    resumed_wrongly: tuple[Label, ...] = Field(default=(), max_length=100, fail_fast=True)
-    """Parts of the state that a resume did not restore as the run had saved them: `weights`, `moments` ..."""
-    inconsistent: tuple[Inconsistency, ...] = Field(default=(), max_length=100, fail_fast=True)
-    """Parts of the state that changed between two steps, or differ between processes; the first of each."""
     evaluated: tuple[tuple[ShortDigest, ShortDigest], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Digests of each evaluation's labels and of its ids, masks and segments."""
     recounted: tuple[Recounted, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
@@ -349,6 +307,11 @@ class LearnEvidence(Model):
     proofs: Proofs = ()
     portable: PortableEvidence | None = None
     """`None` in experiments."""
+
+    @property
+    def last_weights(self) -> str | None:
+        """Return the checksum of the final weights; `None` if the device failed."""
+        return dict(self.weights).get(self.steps)
 
 
 class SelfcheckEvidence(Model):
@@ -373,11 +336,6 @@ class Evidence(Model):
     learn: LearnEvidence | None = None
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""
-
-    @property
-    def trail(self) -> SpeedTrail | None:
-        """Return the log of the throughput run, if any."""
-        return self.speed.trail if self.speed is not None else None
 
     @property
     def production(self) -> ProductionEvidence | None:

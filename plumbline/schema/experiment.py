@@ -12,24 +12,9 @@ from plumbline.schema.base import FailFast, Label, Model, Name, Number, Sha256, 
 from plumbline.schema.digest import digest_json
 from plumbline.schema.manifest import Key
 from plumbline.schema.spec import Precision
+from plumbline.schema.stage import Stage, among
 
 EXPERIMENT_NAME = "experiment.json"
-
-Rung = Literal[
-    "batch",  # fields: which of BATCH_FIELDS; tensors `{field}` [steps, ...] (batches.safetensors)
-    "weights",  # tensors by parameter name
-    "rng",  # tensors `rng/{step}` (state.safetensors)
-    "forward",  # modules: outputs imposed at `step`; tensors `forward/{step}/{module}`
-    "loss",  # the loss by its definition, in fp32 (fp64 for an fp64 part); no tensors
-    "gradient",  # tensors `gradient/{step}/{parameter}`, imposed after backward at `step`, before clipping
-    "clipped",  # tensors `clipped/{step}/{parameter}`, imposed after clipping, before the optimizer
-    "optimizer",  # the update by AdamW's definition with the spec's settings; no tensors
-    "schedule",  # the learning rates by the schedule's definition; no tensors
-    "evaluation",  # the evaluation by its definition: eval mode, the spec's rows, every row once; no tensors
-    "dropout",  # learn: every dropout layer's probability as the spec has it; no tensors
-    "settings",  # every precision and determinism setting imposed again before every step; no tensors
-]
-
 
 _MAX_INTERVENTIONS = 1000
 Names = Annotated[tuple[Label, ...], Field(max_length=200_000), FailFast()]
@@ -43,10 +28,27 @@ PackageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z
 PackageVersion = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9.!+_-]*)?$", max_length=200)]
 
 
+RESTORED: dict[Stage, str] = {
+    "batch": "fields: which of BATCH_FIELDS; tensors `{field}` [steps, ...] (batches.safetensors)",
+    "weights": "tensors by parameter name",
+    "settings": "every precision and determinism setting imposed again before every step; no tensors",
+    "rng": "tensors `rng/{step}` (state.safetensors)",
+    "dropout": "learn: every dropout layer's probability as the spec has it; no tensors",
+    "forward": "modules: outputs imposed at `step`; tensors `forward/{step}/{module}`",
+    "loss": "the loss by its definition, in fp32 (fp64 for an fp64 part); no tensors",
+    "gradient": "tensors `gradient/{step}/{parameter}`, imposed after backward at `step`, before clipping",
+    "clipped": "tensors `clipped/{step}/{parameter}`, imposed after clipping, before the optimizer",
+    "schedule": "the learning rates by the schedule's definition; no tensors",
+    "optimizer": "the update by AdamW's definition with the spec's settings; no tensors",
+    "evaluation": "the evaluation by its definition: eval mode, the spec's rows, every row once; no tensors",
+}
+"""What an experiment restores at each stage, and from which tensors."""
+
+
 class Replay(Model):
     """Reference value to restore for one kind of evidence."""
 
-    rung: Rung
+    stage: Annotated[Stage, among(*RESTORED)]
     fields: Names = ()
     """Empty means all of the source."""
     step: Step | None = None
@@ -58,7 +60,7 @@ class Replay(Model):
 class Capture(Model):
     """Request to store whole tensors of one kind at one step."""
 
-    rung: Rung
+    stage: Annotated[Stage, among(*RESTORED)]
     names: Names
     step: Step
 

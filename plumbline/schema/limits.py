@@ -28,7 +28,7 @@ FACTOR = 8.0
 DOUBLING_STEPS = 9.0
 """Steps in which rounding differences double."""
 
-FLOOR_UNITS: dict[str, float] = {"forward": 40.0, "gradient": 400.0, "weight": 400.0, "loss": 40.0, "norm": 400.0}
+FLOOR_UNITS: dict[str, float] = {"forward": 40.0, "gradient": 400.0, "optimizer": 400.0, "loss": 40.0, "norm": 400.0}
 """Floors in those units: 40 are 4.8e-6 in fp32, between the worst benign error seen (4e-7) and the least harmful one
 (6e-5). A gradient has passed through twice as many operations and cancellations, a weight through Adam's division."""
 

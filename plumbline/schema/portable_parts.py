@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import PortableEvidence, PortableWindow
 from plumbline.schema.spec import ProbeSpec, RunSpec
-from plumbline.schema.verdict import Stage
+from plumbline.schema.stage import Stage
 
 DROPOUT_INPUT = " input"
 """Ending of the name under which a window digests a dropout module's input."""
 DROPOUT_MASK = " mask"
 """Ending of the name of the places that a dropout module set to zero."""
-CLIPPED = "clipped "
-"""Beginning of the name of a gradient that differs after clipping."""
 Digests = tuple[tuple[str, str | None], ...]
 
 MOST_BEHIND = 4
@@ -131,7 +129,7 @@ def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple
     # The backward pass starts at the model's end.
     gradients = [*differing(ours.gradients, theirs.gradients)]
     yield from (("gradient", name) for name in reversed(gradients))
-    yield from (("gradient", f"{CLIPPED}{name}") for name in differing(ours.clipped, theirs.clipped))
+    yield from (("clipped", name) for name in differing(ours.clipped, theirs.clipped))
     yield from (("optimizer", name) for name in differing(ours.weights, theirs.weights))
     yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))
     if ours.evaluation != theirs.evaluation:

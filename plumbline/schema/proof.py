@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from plumbline.schema.base import Count, Label, Model, Number, Step, Text
-
-ProofStage = Literal["state", "forward", "loss", "gradient", "clipped", "optimizer"]
-ORDER: tuple[ProofStage, ...] = ("state", "forward", "loss", "gradient", "clipped", "optimizer")
-"""Stages in the order of consequence; `state` is what changed since the step before."""
+from plumbline.schema.stage import PROVEN, Stage, among
 
 
 class ProofError(Model):
     """Distance of a tensor from its definition."""
 
-    stage: ProofStage
+    stage: Annotated[Stage, among(*PROVEN)]
     name: Label
     """Module, parameter, or `logits`, `loss`; a gradient is its parameter's, or `MODULE input`."""
     kind: Label

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from plumbline.schema import limits
 from plumbline.schema.evidence import ModelEvidence
 from plumbline.schema.production import KernelError
-from plumbline.schema.proof import Draws, ProofError, ProofStage
+from plumbline.schema.proof import Draws, ProofError
 from plumbline.schema.spec import MANTISSA_BITS, Precision
+from plumbline.schema.stage import Stage
 
 UNIT: dict[Precision, float] = {precision: 2.0**-bits for precision, bits in MANTISSA_BITS.items()}
 """One unit in the last place of the operands."""
 
 
 def floor_of(stage: str, precision: Precision) -> float:
-    """Return a stage's minimum rounding limit (`forward`, `gradient`, `weight`, `loss`, `norm`)."""
+    """Return a stage's minimum rounding limit (`forward`, `gradient`, `optimizer`, `loss`, `norm`)."""
     units = limits.FLOOR_UNITS[stage] if precision in ("fp32", "fp64") else limits.COARSE_UNITS
     return units * UNIT[precision]
 
@@ -50,7 +51,7 @@ def native_norm_limit(longest: int) -> float:
     return limits.SQUARES * longest * 2.0**-24
 
 
-def sum_limit(stage: ProofStage, dtype: str, terms: int) -> float:
+def sum_limit(stage: Stage, dtype: str, terms: int) -> float:
     """Return the maximum error of a sum of `terms` numbers, in roundings."""
     sums = limits.PROOF["sum"] * math.sqrt(terms)
     if dtype in ("bfloat16", "float16"):

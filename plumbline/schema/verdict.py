@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from plumbline.schema.base import Model
 from plumbline.schema.errors import ExitCode
 from plumbline.schema.fact import Statement
+from plumbline.schema.stage import Stage
 
 Outcome = Literal["pass", "drift", "inconclusive", "invalid"]
 Sure = Literal["confirmed", "likely", "unattributed"]
@@ -18,10 +19,6 @@ CauseCode = Literal[
     "precision", "operator", "kernel", "loss", "gradient", "optimizer", "schedule", "evaluation", "nondeterminism",
     "device", "loader", "transfer", "throttling", "slow-device", "contention", "software", "environment",
     "unattributed",
-]  # fmt: skip
-Stage = Literal[
-    "data", "batch", "architecture", "weights", "rng", "forward", "loss", "gradient",
-    "optimizer", "schedule", "evaluation", "learn", "speed",
 ]  # fmt: skip
 
 _SEVERITY: dict[Outcome, int] = {"pass": 0, "inconclusive": 1, "drift": 2, "invalid": 3}
@@ -37,6 +34,8 @@ class Divergence(Model):
     """First place where two runs differ."""
 
     stage: Stage
+    part: Literal["", "probe", "speed", "learn"] = ""
+    """Part of the training; empty before the first part, and for the probe."""
     step: int | None = None
     at: str = ""
     """The module, the parameter, the batch field, or `shard KEY row N`."""

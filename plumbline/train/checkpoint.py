@@ -26,15 +26,11 @@ FOLDER = "checkpoint"
 class Progress:
     """Step and results so far of the learning run."""
 
-    step: int
-    losses: list[float | None]
-    evaluations: list[dict[str, Any]]
-    resumed_at: list[int]
-    learning_rates: list[float] = field(default_factory=list)
-    gradient_norms: list[float | None] = field(default_factory=list)
-    batches: list[str] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
-    labels: list[str] = field(default_factory=list)
+    step: int = 0
+    log: dict[str, Any] = field(default_factory=dict)
+    """Columns of the step log."""
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    resumed_at: list[int] = field(default_factory=list)
     evaluated: list[tuple[str, str]] = field(default_factory=list)
     recounted: list[tuple[float | None, float | None]] = field(default_factory=list)
     portable: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +38,6 @@ class Progress:
     state: dict[str, str] = field(default_factory=dict)
     """Digests of the state at `step`, before it was saved."""
     resumed_wrongly: list[str] = field(default_factory=list)
-    inconsistent: list[dict[str, Any]] = field(default_factory=list)
 
 
 def save_checkpoint(folder: Path, engine: Engine, progress: Progress, identity: str) -> None:

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -39,8 +39,6 @@ class StepOutcome:
     learning_rates: tuple[float, ...]
     gradient_norm: torch.Tensor | None = None
     """Norm of the gradients before clipping."""
-    batch: Batch = field(default_factory=dict)
-    """The global batch, as the observers gave it."""
 
     @property
     def learning_rate(self) -> float:
@@ -300,7 +298,7 @@ class Engine:
                 hint=memory_hint(self.part),
             ) from error
         self.clock.mark("optimizer")
-        outcome = StepOutcome(losses, rates, self._gradient_norm, batch)
+        outcome = StepOutcome(losses, rates, self._gradient_norm)
         self.observer.done(outcome)
         return outcome
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import BATCH_FIELDS
-from plumbline.schema.experiment import Rung
 from plumbline.schema.spec import ProbeSpec, RunSpec
+from plumbline.schema.stage import Stage
 from plumbline.train.batches import Batch
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer
@@ -141,12 +141,12 @@ class Intervention(Observer):
             return self._engine.task.loss(outputs.logits, labels)
         return super().loss(outputs, labels)
 
-    def _impose_gradients(self, rung: Rung) -> None:
+    def _impose_gradients(self, stage: Stage) -> None:
         gradients = named_gradients(self._engine.bare)
-        for name, value in self._bundle.tensors(rung, self._step).items():
+        for name, value in self._bundle.tensors(stage, self._step).items():
             if name not in gradients:
                 raise InvalidInputError("has no gradient here", where="experiment", key=name)
-            _check_shape(f"{rung} of {name}", value, gradients[name])
+            _check_shape(f"{stage} of {name}", value, gradients[name])
             gradients[name].copy_(value)
 
     def backward_done(self) -> None:

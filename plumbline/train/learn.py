@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, Subset
 
 from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
-from plumbline.schema.evidence import LearnEvidence, WatchedEvent
+from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.portable_parts import curve_places
-from plumbline.schema.production import MAX_LOGGED
 from plumbline.schema.spec import LearnSpec
+from plumbline.schema.step_log import WatchedEvent
 from plumbline.train.checkpoint import (
     FOLDER,
     Progress,
@@ -29,18 +29,19 @@ from plumbline.train.checkpoint import (
 from plumbline.train.compat.torch import default_compiler
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
-from plumbline.train.digests import digest_tensors, finite
-from plumbline.train.engine import Engine, StepOutcome, read_losses
+from plumbline.train.digests import digest_tensors
+from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import TrainingFailedError
-from plumbline.train.models.dropout import DropoutClock, PortableDropout, use_portable_dropout
+from plumbline.train.models.dropout import DropoutClock, use_portable_dropout
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.models.model import build_model, load_weights
 from plumbline.train.numerics import apply_settings, digest_states, read_states, seed_generators
 from plumbline.train.proof.steps import Prover
 from plumbline.train.tasks import IGNORED
 from plumbline.train.watch.state_watch import StateWatch
+from plumbline.train.watch.step_log import StepLogger
 from plumbline.train.windows import WindowRunner, WindowSetting, window_rows
 
 _READ_EVERY = 50
@@ -52,14 +53,14 @@ class LearnRun:
 
     def __init__(self, context: Context, learn: LearnSpec) -> None:
         self.context, self.learn, self.until = context, learn, learn.steps
-        self._progress = Progress(0, [], [], [])
-        self._pending: list[tuple[int, StepOutcome]] = []
+        self._progress = Progress()
+        self._num_pending = 0
         self._model: torch.nn.Module | None = None
         self._masks = DropoutClock(context.spec.seed)
         self._windows: WindowRunner | None = None
         self._watch: StateWatch | None = None
         self._prover: Prover | None = None
-        self._start_sha256: str | None = None
+        self._log: StepLogger | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._folder = context.out / FOLDER
 
@@ -106,24 +107,15 @@ class LearnRun:
                 text, code="setting", part="learn", where="learn", key="dropout", hint="set it to 0"
             )
 
-    def _read_losses(self, engine: Engine) -> None:
-        """Copy pending losses from the device; stop at a non-finite loss."""
+    def _read_log(self, engine: Engine) -> None:
+        """Copy the pending steps' log from the device; stop at a non-finite loss."""
         if self._prover is not None:
             self._prover.finish()
-        if self._watch:
-            self._watch.compare()
-        done = [outcome for _, outcome in self._pending]
-        read = iter(read_losses(loss for each in done for loss, _ in each.losses))
-        losses_here = [float(sum(next(read) * share for _, share in each.losses)) for each in done]
-        norms = read_losses(each.gradient_norm for each in done if each.gradient_norm is not None)
-        self._progress.gradient_norms += map(finite, norms[: MAX_LOGGED - len(self._progress.gradient_norms)])
-        everyone = self.context.ranks.gather(losses_here)
-        totals = [float(sum(mine)) for mine in zip(*everyone, strict=True)]
-        steps = [step for step, _ in self._pending]
-        self._pending = []
-        for step, total in zip(steps, totals, strict=True):
-            self._progress.losses.append(finite(total))
-            engine.check(step, total)
+        if self._log is not None:
+            first = len(self._log.columns["losses"])
+            for step, loss in enumerate(self._log.read(), start=first):
+                engine.check(step, loss)
+        self._num_pending = 0
 
     def _evaluate(self, engine: Engine, step: int) -> None:
         if not self.context.ranks.is_first:
@@ -157,8 +149,10 @@ class LearnRun:
         learn = self.learn
         last, stopping = done == learn.steps, self.context.stopping()
         evaluated, saved = done % learn.evaluate_every == 0 or last, done % learn.checkpoint_every == 0 or stopping
-        if evaluated or saved or done == self.until or len(self._pending) >= _READ_EVERY:
-            self._read_losses(engine)
+        if done == self.until and self._log is not None:
+            self._log.weigh(done)
+        if evaluated or saved or done == self.until or self._num_pending >= _READ_EVERY:
+            self._read_log(engine)
         if evaluated:
             self._hold(done, "evaluation")
             self._evaluate(engine, done)
@@ -167,7 +161,7 @@ class LearnRun:
         if saved and not last and self.context.ranks.is_first:
             self._progress.step, self._progress.state = done, _state_digests(engine)
             save_checkpoint(self._folder, engine, self._progress, self._identity)
-        if not self._pending:
+        if not self._num_pending:
             self.context.emit("learn", done, learn.steps, stopping=stopping)
 
     def _hold(self, done: int, event: WatchedEvent) -> None:
@@ -180,7 +174,6 @@ class LearnRun:
         context, learn = self.context, self.learn
         engine = self._engine()
         self._model = engine.bare
-        self._start_sha256 = digest_tensors(dict(engine.bare.named_parameters()))
         seed_generators(context.spec.seed)
         loaded = load_checkpoint(self._folder, engine, self._identity)
         if loaded:
@@ -188,11 +181,11 @@ class LearnRun:
             self._progress.resumed_at.append(loaded.step)
             saved, found = loaded.state, _state_digests(engine)
             self._progress.resumed_wrongly += [name for name, digest in saved.items() if found[name] != digest]
-        self._make_checks(engine)
+        log = self._log = StepLogger(engine, self._progress.log, most=self.learn.steps)
+        self._make_checks(engine, log)
         prover = self._prover = Prover(engine, context.proven("learn"), self._progress.proofs)
         start = self._progress.step
-        if self._watch:
-            self._watch.starts(start)
+        log.compare(start)
         context.emit("learn", start, learn.steps)
         for step, batch in enumerate(context.batches(first=start, count=self.until - start), start=start):
             self._starts(engine, step)
@@ -200,14 +193,12 @@ class LearnRun:
                 self._windows.run(lambda: engine, step, batch)
             if self._watch:
                 self._watch.released(step)
-            outcome = prover.train(step, batch)
+            with log.watching():
+                prover.train(step, batch)
             if self._watch and not self._masks_are_due(step):
                 self._watch.add(step, "masks", "step")
-            if self._watch and outcome.gradient_norm is not None:
-                self._watch.stepped(step, outcome.gradient_norm)
-            self._log(outcome)
-            outcome.batch = {}  # which nothing reads again
-            self._pending.append((step, outcome))
+            log.compare(step + 1)
+            self._num_pending += 1
             context.place = ("learn", step)
             self._after(engine, step + 1)
         if self._watch:
@@ -220,13 +211,13 @@ class LearnRun:
         rows = range(mine.start, mine.stop, (mine.stop - mine.start) // spec.optimizer.accumulation_steps)
         return not drawn or drawn == {(spec.seed, step, row) for row in rows}
 
-    def _make_checks(self, engine: Engine) -> None:
+    def _make_checks(self, engine: Engine, log: StepLogger) -> None:
         """Create the windows, and the watch of the state between steps, unless this is an experiment."""
         context, start = self.context, Start(self.context.weights)
         if context.is_checked:
             setting = WindowSetting("learn", start, lambda _: contextlib.nullcontext(), self._evaluated_few)
             self._windows = WindowRunner(context, setting, self._progress.portable)
-            self._watch = StateWatch(engine, context.ranks, self._progress.inconsistent)
+            self._watch = StateWatch(engine, context.ranks, log.columns["inconsistent"])
 
     @cached_property
     def _places(self) -> frozenset[int]:
@@ -237,35 +228,18 @@ class LearnRun:
     def _starts(self, engine: Engine, step: int) -> None:
         """Prepare a step; experiments override this hook."""
 
-    def _log(self, outcome: StepOutcome) -> None:
-        """Log the step's batch digests and learning rate, to explain later differences."""
-        progress = self._progress
-        if len(progress.batches) < MAX_LOGGED:
-            arrays = {name: digest_array(values.numpy()) for name, values in sorted(outcome.batch.items())}
-            progress.learning_rates.append(outcome.learning_rate)
-            progress.batches.append(digest_json(arrays)[:SHORT_DIGITS])
-            progress.rows.append(arrays["row_ids"][:SHORT_DIGITS])
-            progress.labels.append(arrays["labels"][:SHORT_DIGITS])
-
     def finish(self) -> None:
         """Remove the checkpoints once the record is written."""
         drop_checkpoints(self._folder)
 
     def evidence(self) -> LearnEvidence | None:
-        """Return the learning curve so far, with the weights' digest."""
-        if self._model is None:
+        """Return the learning curve as far as it was copied to the host."""
+        if self._log is None:
             return None
-        return self.curve(digest_tensors(dict(self._model.named_parameters())))
-
-    def curve(self, weights_sha256: str | None = None) -> LearnEvidence | None:
-        """Return the losses and evaluations already copied to the host."""
-        if self._model is None:
-            return None
-        progress = self._progress
+        log, progress = self._log.log(), self._progress
         lists = {name: value for name, value in vars(progress).items() if name in LearnEvidence.model_fields}
         return LearnEvidence.model_validate({
-            **lists, "steps": len(progress.losses), "weights_sha256": weights_sha256,
-            "start_sha256": self._start_sha256, "dropout": _dropout_of(self._model),
+            **lists, **log, "steps": len(log["losses"]),
             "resumed_wrongly": tuple(dict.fromkeys(progress.resumed_wrongly)),
             "portable": self._windows.evidence() if self._windows else None, **_chance(self.evaluation),
         })  # fmt: skip
@@ -305,9 +279,3 @@ def _state_digests(engine: Engine) -> dict[str, str]:
         ),
         "generators": digest_json(digest_states(read_states())),
     }
-
-
-def _dropout_of(model: torch.nn.Module) -> tuple[float, ...]:
-    """Return the distinct rates of all dropout layers."""
-    layers = (module for module in model.modules() if isinstance(module, (torch.nn.Dropout, PortableDropout)))
-    return tuple(sorted({float(layer.p) for layer in layers if layer.p}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ from plumbline.schema.evidence import (
     ProbeEvidence,
     StepEvidence,
     Tap,
-    TapStage,
 )
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import ProbeSpec, RunSpec
+from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context, auxiliary
@@ -44,7 +44,7 @@ from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.proof.steps import Prover
 from plumbline.train.replay import Keeper
-from plumbline.train.watch.recorder import Recorder, Stage, Tensors
+from plumbline.train.watch.recorder import Recorder, Tensors
 from plumbline.train.watch.summaries import Summary
 from plumbline.train.watch.taps import ModuleTaps
 
@@ -94,7 +94,7 @@ class ProbeBook(ModuleTaps):
         """Concatenate all processes' micro-batches in the first process."""
         return self.engine.ranks.concatenate(np.concatenate(arrays) if len(arrays) > 1 else arrays[0])
 
-    def _tap(self, stage: TapStage, name: str, summary: Summary) -> None:
+    def _tap(self, stage: Stage, name: str, summary: Summary) -> None:
         owner = name.rpartition(".")[0]
         module = self._modules[name] if stage == "forward" else self.engine.bare.get_submodule(owner)
         self.sketches.append(summary.sketch)
@@ -124,7 +124,7 @@ class ProbeBook(ModuleTaps):
         """Complete the step's evidence."""
         super().done(outcome, loss)
         engine, found, self._found = self.engine, self._found, {}
-        for stage in get_args(TapStage) if self.step in self.steps else ():
+        for stage in TAPPED if self.step in self.steps else ():
             for name, summary in self.kept[stage].items():
                 self._tap(stage, name, summary)
         fields = {
@@ -140,7 +140,7 @@ class ProbeBook(ModuleTaps):
                 step=self.step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
                 logits_sha256=digest_array(logits), loss=finite(loss),
                 loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
-                gradients_sha256=_digest(self.kept["gradient"]), weights_sha256=_digest(self.kept["weight"]),
+                gradients_sha256=_digest(self.kept["gradient"]), weights_sha256=_digest(self.kept["optimizer"]),
                 gradient_norm=None if skipped else finite(norms[0]),
                 gradient_norm_clipped=None if skipped else finite(norms[1]),
                 learning_rates=outcome.learning_rates,

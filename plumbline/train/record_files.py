@@ -81,7 +81,7 @@ class RunResults:
             model=self.probe.model_evidence if self.probe else None,
             probe=read(self.probe.evidence) if self.probe else None,
             speed=read(self.speed.evidence) if self.speed else None,
-            learn=(read(self.learn.evidence) or self.learn.curve()) if self.learn else None,
+            learn=read(self.learn.evidence) if self.learn else None,
         )
 
     def remains(self) -> Evidence:

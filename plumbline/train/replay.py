@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from plumbline.schema.base import read_model
 from plumbline.schema.errors import InvalidInputError
-from plumbline.schema.experiment import EXPERIMENT_NAME, Capture, Experiment, Replay, Rung
+from plumbline.schema.experiment import EXPERIMENT_NAME, Capture, Experiment, Replay
+from plumbline.schema.stage import Stage
 from plumbline.train.digests import host_array
 from plumbline.train.failure import is_of_system
 
@@ -29,21 +30,21 @@ class Bundle:
     def __init__(self, experiment: Experiment, sources: dict[str, dict[str, torch.Tensor]]) -> None:
         self.experiment, self._sources = experiment, sources
 
-    def has(self, rung: Rung) -> bool:
+    def has(self, stage: Stage) -> bool:
         """Return whether the experiment restores this kind of value."""
-        return any(replay.rung == rung for replay in self.experiment.replays)
+        return any(replay.stage == stage for replay in self.experiment.replays)
 
-    def replays(self, rung: Rung, step: int | None = None) -> Iterator[tuple[Replay, dict[str, torch.Tensor]]]:
+    def replays(self, stage: Stage, step: int | None = None) -> Iterator[tuple[Replay, dict[str, torch.Tensor]]]:
         """Yield each value that the experiment restores at `step`, with its tensors."""
         for replay in self.experiment.replays:
-            if replay.rung == rung and (step is None or replay.step is None or replay.step == step):
+            if replay.stage == stage and (step is None or replay.step is None or replay.step == step):
                 yield replay, self._sources.get(replay.source or "", {})
 
-    def tensors(self, rung: Rung, step: int) -> dict[str, torch.Tensor]:
+    def tensors(self, stage: Stage, step: int) -> dict[str, torch.Tensor]:
         """Return the tensors to impose at `step`, by name."""
         chosen: dict[str, torch.Tensor] = {}
-        prefix = f"{rung}/{step}/"
-        for replay, source in self.replays(rung, step):
+        prefix = f"{stage}/{step}/"
+        for replay, source in self.replays(stage, step):
             held = {key.removeprefix(prefix): value for key, value in source.items() if key.startswith(prefix)}
             missing = [name for name in replay.fields if name not in held]
             if missing and replay.step is not None:
@@ -69,26 +70,26 @@ class Keeper:
         self._bytes = 0
         self.arrays: dict[str, NDArray[Any]] = {}
 
-    def wants(self, rung: str, step: int, name: str) -> bool:
+    def wants(self, stage: str, step: int, name: str) -> bool:
         """Return whether the experiment captures this kind of tensor at `step`."""
         return any(
-            capture.rung == rung and capture.step == step and (not capture.names or name in capture.names)
+            capture.stage == stage and capture.step == step and (not capture.names or name in capture.names)
             for capture in self._captures
         )
 
-    def keep_all(self, rung: str, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
+    def keep_all(self, stage: str, step: int, tensors: Mapping[str, torch.Tensor]) -> None:
         """Store the requested ones of some tensors."""
         for name, value in tensors.items():
-            if self.wants(rung, step, name):
-                self.keep(rung, step, name, host_array(value))
+            if self.wants(stage, step, name):
+                self.keep(stage, step, name, host_array(value))
 
-    def keep(self, rung: str, step: int, name: str, array: NDArray[Any]) -> None:
+    def keep(self, stage: str, step: int, name: str, array: NDArray[Any]) -> None:
         """Store a requested tensor."""
         self._bytes += array.nbytes
         if self._bytes > MAX_CAPTURE_BYTES:
             text, hint = f"more than {MAX_CAPTURE_BYTES} bytes", "capture fewer tensors"
             raise InvalidInputError(text, where="experiment", key="captures", hint=hint)
-        self.arrays[name if rung == "weights" else f"{rung}/{step}/{name}"] = array.copy()
+        self.arrays[name if stage == "weights" else f"{stage}/{step}/{name}"] = array.copy()
 
 
 def _read_source(folder: Path, name: str) -> dict[str, torch.Tensor]:
@@ -109,7 +110,7 @@ def read_bundle(folder: Path) -> Bundle:
     """Read an experiment bundle from `folder`."""
     experiment = read_model(Experiment, folder / EXPERIMENT_NAME)
     for replay in experiment.replays:
-        if replay.rung in _NEEDS_SOURCE and replay.source is None:
-            raise InvalidInputError(f"a replay of {replay.rung} needs a source", where=EXPERIMENT_NAME, key="source")
+        if replay.stage in _NEEDS_SOURCE and replay.source is None:
+            raise InvalidInputError(f"a replay of {replay.stage} needs a source", where=EXPERIMENT_NAME, key="source")
     names = sorted({replay.source for replay in experiment.replays if replay.source})
     return Bundle(experiment, {name: _read_source(folder, name) for name in names})

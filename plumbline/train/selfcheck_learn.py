@@ -22,8 +22,9 @@ from plumbline.data.datasets.rows import Row
 from plumbline.data.datasets.shards import store_bytes, write_shards
 from plumbline.data.datasets.tokenizer import SPECIAL_TOKENS, word_tokenizer
 from plumbline.data.staging.order import plan_rows, planned_files, random_keys
-from plumbline.schema.digest import SHORT_DIGITS, canonical_json, digest_array, digest_json
+from plumbline.schema.digest import canonical_json, digest_json
 from plumbline.schema.manifest import Manifest
+from plumbline.schema.sketch import mark
 from plumbline.schema.spec import LearnSpec, OptimizerSpec, RunSpec
 from plumbline.train.context import Context
 from plumbline.train.learn import LearnRun
@@ -117,27 +118,27 @@ def learn_difference_once(ranks: Ranks, cache: Path) -> str:
     """Run the learning self-check once per installation, cached on disk."""
     here = read_fingerprint(ranks, {}, {}).to_json()
     names = ("plumbline", "python", "packages", "cpu", "gpus", "driver", "environment")
-    mark = cache / "selfcheck" / digest_json([here[name] for name in names])
-    if mark.is_file():
+    passed = cache / "selfcheck" / digest_json([here[name] for name in names])
+    if passed.is_file():
         return ""
     found = learn_difference(ranks.device)
     if not found:
         with contextlib.suppress(OSError):
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
+            passed.parent.mkdir(parents=True, exist_ok=True)
+            passed.touch()
     return found
 
 
 def _differences(run: LearnRun, rows: list[Row], order: NDArray[np.int64], vocabulary: dict[str, int]) -> Iterator[str]:
-    curve = run.curve()
+    curve = run.evidence()
     labels = np.array([row.label for row in rows], np.int64)
-    trained = [digest_array(labels[batch])[:SHORT_DIGITS] for batch in order.reshape(_STEPS, _BATCH)]
+    trained = tuple(mark(labels[batch]) for batch in order.reshape(_STEPS, _BATCH))
     if curve is None or len(curve.evaluations) != 1:
         yield "learn: no evaluation"
         return
-    if curve.labels != tuple(trained):
-        both = enumerate(zip(trained, curve.labels, strict=False))
-        step = next((at for at, (known, fed) in both if known != fed), 0)
+    if (fed := curve.batches.get("labels", ())) != trained:
+        both = enumerate(zip(trained, fed, strict=False))
+        step = next((at for at, (known, given) in both if known != given), 0)
         yield f"learn: the labels of step {step} are not those of its rows"
     found, evaluated = curve.evaluations[0], run.evaluation
     if not np.array_equal(evaluated["row_ids"], np.arange(_TRAIN_ROWS, len(rows))) or found.training_mode:

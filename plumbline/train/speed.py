@@ -24,14 +24,14 @@ from plumbline.schema.portable_parts import (
     speed_places,
     steps_behind,
 )
-from plumbline.schema.production import ProductionEvidence, SpeedTrail
+from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import RunSpec, SpeedSpec
 from plumbline.schema.variables import variable
 from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
-from plumbline.train.engine import Engine, Observer
+from plumbline.train.engine import Engine
 from plumbline.train.engine_state import Start, shown_rate, without_dropout
 from plumbline.train.machine.clock import StepClock
 from plumbline.train.machine.microbench import flops_of, microbenchmarks, step_flops
@@ -42,7 +42,7 @@ from plumbline.train.own_checks import OwnChecks
 from plumbline.train.proof.steps import Prover
 from plumbline.train.ranks import Ranks
 from plumbline.train.speed_engine import compile_model, make_engine
-from plumbline.train.watch.trail import TrailObserver
+from plumbline.train.watch.step_log import StepLogger
 from plumbline.train.windows import WindowRunner, WindowSetting
 
 WINDOW = 8
@@ -91,7 +91,7 @@ class SpeedRun:
         self._peak_host_memory: int | None = None
         self._sampler = Sampler(context.ranks.device)
         self._losses: list[torch.Tensor] = []
-        self._trail: SpeedTrail | None = None
+        self._log: dict[str, Any] = {}
         self._windows: WindowRunner | None = None
         self._place = 0
         """That of the latest window."""
@@ -144,22 +144,21 @@ class SpeedRun:
         self._microbenchmarks = self._measure_machine()
         first = next(iter(context.batches(first=0, count=1, cycle=speed.steps)))
         seed_generators(context.spec.seed)
-        trail = TrailObserver(context.ranks, _WEIGHED)
         engine = self._engine()
         self._run_window(engine, first, place=0)
-        engine.observer = trail
+        log = StepLogger(engine)
         prover = Prover(engine, context.proven("speed"))
-        trail.weigh(engine, 0)
         measured: int | None = None
         began = 0.0
         with contextlib.ExitStack() as sampling:
             steps = self._steps()
             for step, batch in steps:
-                outcome = prover.train(step, batch)
+                with log.watching():
+                    outcome = prover.train(step, batch)
                 self._losses = [loss for loss, _ in outcome.losses]
                 self._clock.stop()
                 if step + 1 == _WEIGHED or (step < _WEIGHED and not engine.is_sharded):
-                    trail.weigh(engine, step + 1)
+                    log.weigh(step + 1)
                 if measured is None and (step + 1 >= LONGEST_WARMUP or self._all_warm()):
                     measured, self._warmup = step + 1, step + 1
                     self._clock.resolve()  # waits for the device: earlier work must not count as measured steps
@@ -177,17 +176,18 @@ class SpeedRun:
         self._peak_memory = _peak_memory(context.ranks.device, self._peak_host_memory)
         for loss in self._losses:
             engine.check(self._warmup + speed.steps, float(loss))
-        trail.weigh(engine, self._warmup + speed.steps)
+        log.weigh(self._warmup + speed.steps)
         after = self._measure_machine()
         self._microbenchmarks |= {f"{name}_after": value for name, value in after.items()}
         self._behind(engine, prover, steps, first)
-        self._trail = trail.trail(engine)
+        log.read()
+        self._log = log.log()
 
     def _behind(self, engine: Engine, prover: Prover, steps: Iterator[tuple[int, Batch]], first: Batch) -> None:
         """Train and check a few more steps after the measurement."""
         if not self.speed.checks:
             return
-        engine.observer, ahead = Observer(), steps_behind(self.context.draw)
+        ahead = steps_behind(self.context.draw)
         for step, batch in itertools.islice(steps, ahead):
             prover.add(self._warmup + self.speed.steps + ahead - 1)
             prover.train(step, batch)
@@ -285,9 +285,9 @@ class SpeedRun:
             microbenchmarks=self._microbenchmarks,
             samples=self._sampler.samples(),
             proofs=self._proofs,
-            trail=self._trail,
             portable=self._windows.evidence() if self._windows else None,
             production=self._production,
+            **self._log,
         )
 
 

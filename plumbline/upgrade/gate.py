@@ -210,7 +210,7 @@ class UpgradeGate:
 
     def _first_steps(self, campaign: Campaign, result: TrialResult) -> Trial:
         at = result.judgement.first_divergence if result.judgement else None
-        if at is not None and at.stage == "learn":
+        if at is not None and at.part == "learn":
             # After a probe of equal bits the curve alone decides; otherwise the probe says what rounding does.
             return Trial(name="x", part="numerics", probe=self._parts.probe and not result.has_equal_bits)
         if at is not None and at.step is not None and at.stage != "evaluation":

@@ -19,7 +19,7 @@ from tests.unit.night.central.test_transport import OnceWrong, same_tree, swap_i
 
 EXPERIMENT = Experiment.model_validate({
     "experiment_id": "experiment-1", "suspect": "the weights", "steps": 1,
-    "replays": [{"rung": "weights", "source": "reference-weights.safetensors"}],
+    "replays": [{"stage": "weights", "source": "reference-weights.safetensors"}],
 })  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from plumbline.night.machines.aws import AutoScalingGroup
 from plumbline.night.rounds.documents import write_specs
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec, read_spec
+from plumbline.schema.step_log import StepLog
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from tests.flows.conftest import Server
@@ -30,7 +31,7 @@ from tests.unit.judge.test_speed import SLOW, speed
 
 SPEED = {"steps": 10}
 """With the default `speed.checks`, which a rerun leaves out."""
-KEPT = {"steps", "warmup_steps", "trail", "proofs", "portable", "production"}
+KEPT = {"steps", "warmup_steps", "proofs", "portable", "production", *StepLog.model_fields}
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ from plumbline.data.datasets.publish import publish, publish_weights, weights_ke
 from plumbline.data.stores import open_store
 from plumbline.judge.pair import Pair
 from plumbline.records import load_record
-from plumbline.schema.evidence import TapStage
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RunRecord
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
+from plumbline.schema.stage import TAPPED, Stage
 from plumbline.schema.suite import DatasetSource
 from plumbline.train import speed
 from plumbline.train.job import TrainJob, run_job
@@ -205,7 +205,7 @@ def tap_errors(trained: Trained, other: Trained) -> dict[tuple[int, str, str], f
 def within_limits(trained: Trained, other: Trained) -> bool:
     """Return whether every tensor's error is within its limit of rounding."""
     pair = Pair(load_record(trained.folder), load_record(other.folder))
-    stages: tuple[TapStage, ...] = ("forward", "gradient", "weight")
+    stages: tuple[Stage, ...] = TAPPED
     errors = [error for step in pair.tap_steps for stage in stages for error in pair.errors(step, stage)]
     return bool(errors) and not any(error.over for error in errors)
 

@@ -15,12 +15,12 @@ from plumbline.train.watch.calls import with_first_tensor
 from tests.train.conftest import Trained, Workshop, differing_steps, tap_errors
 
 NOTHING = (
-    {"rung": "batch", "source": "batches.safetensors"},
-    {"rung": "weights", "source": "weights.safetensors"},
-    {"rung": "rng", "source": "state.safetensors"},
-    {"rung": "settings"},
-    {"rung": "schedule"},
-    {"rung": "evaluation"},
+    {"stage": "batch", "source": "batches.safetensors"},
+    {"stage": "weights", "source": "weights.safetensors"},
+    {"stage": "rng", "source": "state.safetensors"},
+    {"stage": "settings"},
+    {"stage": "schedule"},
+    {"stage": "evaluation"},
 )
 
 
@@ -33,12 +33,12 @@ def equal(trained: Trained, other: Trained) -> bool:
     return other.probe.steps == trained.probe.steps[: len(other.probe.steps)]
 
 
-@pytest.mark.parametrize("replay", NOTHING, ids=lambda replay: replay["rung"])
+@pytest.mark.parametrize("replay", NOTHING, ids=lambda replay: replay["stage"])
 def test_putting_back_what_is_there_changes_nothing(workshop: Workshop, baseline: Trained, replay: dict) -> None:
     same = workshop.experiment(workshop.spec(), {"replays": [replay]}, files(workshop, baseline))
     assert equal(baseline, same)
     assert same.probe.evaluation.predictions_sha256 == baseline.probe.evaluation.predictions_sha256
-    assert same.record.experiment.replays[0].rung == replay["rung"]
+    assert same.record.experiment.replays[0].rung == replay["stage"]
     assert same.record.spec_sha256 == baseline.record.spec_sha256
 
 
@@ -52,10 +52,10 @@ def test_a_shorter_run_is_the_start_of_the_longer_one(workshop: Workshop, baseli
 def test_captured_tensors_put_back_undo_any_fault_above_them(workshop: Workshop, baseline: Trained) -> None:
     spec = workshop.spec()
     captures = [
-        {"rung": "forward", "names": ["bert.encoder.layer.0.output"], "step": 0},
-        {"rung": "gradient", "names": [], "step": 0},
-        {"rung": "clipped", "names": ["classifier.weight"], "step": 1},
-        {"rung": "weights", "names": [], "step": 1},
+        {"stage": "forward", "names": ["bert.encoder.layer.0.output"], "step": 0},
+        {"stage": "gradient", "names": [], "step": 0},
+        {"stage": "clipped", "names": ["classifier.weight"], "step": 1},
+        {"stage": "weights", "names": [], "step": 1},
     ]
     kept = workshop.experiment(spec, {"captures": captures, "steps": 2})
     tensors = kept.arrays("capture")
@@ -65,7 +65,7 @@ def test_captured_tensors_put_back_undo_any_fault_above_them(workshop: Workshop,
     assert tensors["classifier.weight"].shape == (2, 64)
     capture = {"capture.safetensors": kept.folder / "capture.safetensors"}
     replays = [
-        {"rung": rung, "step": step, "source": "capture.safetensors"}
+        {"stage": rung, "step": step, "source": "capture.safetensors"}
         for rung, step in (("forward", 0), ("gradient", 0), ("clipped", 1), ("weights", 1))
     ]
     assert equal(baseline, workshop.experiment(spec, {"replays": replays, "steps": 2}, capture))
@@ -89,9 +89,9 @@ def test_imposed_outputs_hide_the_module_that_computes_something_else(workshop: 
     with pytest.MonkeyPatch.context() as right:
         plain = torch.nn.functional.gelu
         right.setattr("transformers.activations.GELUActivation.forward", lambda _self, values: plain(values))
-        kept = workshop.experiment(spec, {"steps": 1, "captures": [{"rung": "forward", "names": [], "step": 0}]})
+        kept = workshop.experiment(spec, {"steps": 1, "captures": [{"stage": "forward", "names": [], "step": 0}]})
     names = tuple(f"bert.encoder.layer.{layer}.intermediate.intermediate_act_fn" for layer in (0, 1))
-    replay = {"rung": "forward", "step": 0, "fields": names, "source": "capture.safetensors"}
+    replay = {"stage": "forward", "step": 0, "fields": names, "source": "capture.safetensors"}
     capture = {"capture.safetensors": kept.folder / "capture.safetensors"}
     healed = workshop.experiment(spec, {"steps": 1, "replays": [replay]}, capture)
     assert max(error for key, error in tap_errors(baseline, healed).items() if key[1] == "forward") == 0
@@ -109,7 +109,7 @@ def test_batches_put_back_undo_another_order(
     )
     spec, given = workshop.spec(), files(workshop, baseline)
     assert differing_steps(baseline, workshop.experiment(spec, {}), "batch")
-    replay = {"rung": "batch", "source": "batches.safetensors"}
+    replay = {"stage": "batch", "source": "batches.safetensors"}
     assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, given))
     only = {**replay, "fields": ["labels"]}
     assert differing_steps(baseline, workshop.experiment(spec, {"replays": [only]}, given), "batch")
@@ -128,7 +128,7 @@ def test_weights_put_back_undo_other_weights(
     monkeypatch.setattr(probe_module, "load_weights", nudged)
     spec = workshop.spec()
     assert not equal(baseline, workshop.experiment(spec, {"steps": 2}))
-    replay = {"rung": "weights", "step": 0, "source": "weights.safetensors"}
+    replay = {"stage": "weights", "step": 0, "source": "weights.safetensors"}
     assert equal(baseline, workshop.experiment(spec, {"steps": 2, "replays": [replay]}, files(workshop, baseline)))
 
 
@@ -145,7 +145,7 @@ def test_settings_put_back_undo_a_library_that_changes_them(
     spec = workshop.spec()
     faulty = workshop.experiment(spec, {})
     assert [step.logits_dtype for step in faulty.probe.steps[:2]] == ["float32", "bfloat16"]
-    healed = workshop.experiment(spec, {"replays": [{"rung": "settings"}]})
+    healed = workshop.experiment(spec, {"replays": [{"stage": "settings"}]})
     torch.set_autocast_enabled("cpu", False)
     assert equal(baseline, healed)
 
@@ -163,7 +163,7 @@ def test_generators_put_back_undo_a_library_that_draws(
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     spec = workshop.spec()
     assert differing_steps(baseline, workshop.experiment(spec, {}), "rng") == [1, 2, 3, 4, 5]
-    replay = {"rung": "rng", "source": "state.safetensors"}
+    replay = {"stage": "rng", "source": "state.safetensors"}
     assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, files(workshop, baseline)))
 
 
@@ -182,7 +182,7 @@ def test_the_loss_by_definition_undoes_another_loss(
     faulty = workshop.experiment(spec, {})
     assert loss_errors(baseline, faulty) > 1e-4
     assert abs(faulty.probe.steps[0].loss_reference - faulty.probe.steps[0].loss) > 1e-6
-    healed = workshop.experiment(spec, {"replays": [{"rung": "loss"}]})
+    healed = workshop.experiment(spec, {"replays": [{"stage": "loss"}]})
     assert loss_errors(baseline, healed) < 1e-5
 
 
@@ -193,8 +193,8 @@ def test_the_update_by_definition_undoes_another_optimizer(
     monkeypatch.setattr(torch.optim, "AdamW", lambda *args, **given: plain(*args, **{**given, "betas": (0.5, 0.999)}))
     spec = workshop.spec()
     assert loss_errors(baseline, workshop.experiment(spec, {})) > 1e-6
-    errors = tap_errors(baseline, workshop.experiment(spec, {"replays": [{"rung": "optimizer"}]}))
-    weights = [error for key, error in errors.items() if key[1] == "weight" and "key.bias" not in key[2]]
+    errors = tap_errors(baseline, workshop.experiment(spec, {"replays": [{"stage": "optimizer"}]}))
+    weights = [error for key, error in errors.items() if key[1] == "optimizer" and "key.bias" not in key[2]]
     assert max(weights) < 1e-4
 
 
@@ -212,7 +212,7 @@ def test_the_update_by_definition_clears_gradients_that_the_optimizer_does_not_k
         return optimizer
 
     monkeypatch.setattr(engine, "make_optimizer", made)
-    restored = workshop.experiment(workshop.spec(), {"replays": [{"rung": "optimizer"}]})
+    restored = workshop.experiment(workshop.spec(), {"replays": [{"stage": "optimizer"}]})
     norms = [[step.gradient_norm for step in run.probe.steps] for run in (baseline, restored)]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
 
@@ -226,7 +226,7 @@ def test_the_schedule_by_definition_undoes_another_schedule(
     )
     spec = workshop.spec()
     assert differing_steps(baseline, workshop.experiment(spec, {}), "learning_rates")
-    assert equal(baseline, workshop.experiment(spec, {"replays": [{"rung": "schedule"}]}))
+    assert equal(baseline, workshop.experiment(spec, {"replays": [{"stage": "schedule"}]}))
 
 
 def test_evaluation_by_definition_undoes_one_in_training_mode(
@@ -235,7 +235,7 @@ def test_evaluation_by_definition_undoes_one_in_training_mode(
     monkeypatch.setattr("transformers.PreTrainedModel.eval", lambda self: self)
     spec = workshop.spec()
     assert workshop.experiment(spec, {}).probe.evaluation.training_mode
-    healed = workshop.experiment(spec, {"replays": [{"rung": "evaluation"}]})
+    healed = workshop.experiment(spec, {"replays": [{"stage": "evaluation"}]})
     assert healed.probe.evaluation.predictions_sha256 == baseline.probe.evaluation.predictions_sha256
     assert not healed.probe.evaluation.training_mode
 
@@ -255,14 +255,14 @@ def test_portable_windows_can_be_asked_for(workshop: Workshop, baseline: Trained
 @pytest.mark.parametrize(
     ("body", "tensors", "words"),
     [
-        ({"replays": [{"rung": "batch"}]}, {}, "source"),
-        ({"replays": [{"rung": "batch", "source": "no.safetensors"}]}, {}, "not in the bundle"),
-        ({"replays": [{"rung": "rng", "source": "t.safetensors"}]}, {"rng/0": np.zeros(7, np.uint8)}, "truncated"),
-        ({"replays": [{"rung": "gradient", "step": 0, "source": "t.safetensors"}]},
+        ({"replays": [{"stage": "batch"}]}, {}, "source"),
+        ({"replays": [{"stage": "batch", "source": "no.safetensors"}]}, {}, "not in the bundle"),
+        ({"replays": [{"stage": "rng", "source": "t.safetensors"}]}, {"rng/0": np.zeros(7, np.uint8)}, "truncated"),
+        ({"replays": [{"stage": "gradient", "step": 0, "source": "t.safetensors"}]},
          {"gradient/0/classifier.weight": np.zeros((3, 3), np.float32)}, "shape"),
-        ({"replays": [{"rung": "forward", "step": 0, "fields": ["nowhere"], "source": "t.safetensors"}]},
+        ({"replays": [{"stage": "forward", "step": 0, "fields": ["nowhere"], "source": "t.safetensors"}]},
          {"x": np.zeros(1)}, "forward/0/nowhere"),
-        ({"replays": [{"rung": "batch", "source": "t.safetensors"}]}, {"input_ids": np.zeros((1, 8, 16))}, "row_ids"),
+        ({"replays": [{"stage": "batch", "source": "t.safetensors"}]}, {"input_ids": np.zeros((1, 8, 16))}, "row_ids"),
     ],
 )  # fmt: skip
 def test_a_bundle_that_cannot_be_imposed_is_refused(
@@ -280,7 +280,7 @@ def test_a_bundle_that_cannot_be_imposed_is_refused(
 def test_more_than_the_bound_is_not_captured(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.train.replay.MAX_CAPTURE_BYTES", 1000)
     with pytest.raises(InvalidInputError, match="more than 1000 bytes"):
-        workshop.experiment(workshop.spec(), {"captures": [{"rung": "gradient", "names": [], "step": 0}]})
+        workshop.experiment(workshop.spec(), {"captures": [{"stage": "gradient", "names": [], "step": 0}]})
 
 
 def test_replacing_the_first_tensor_keeps_the_rest() -> None:

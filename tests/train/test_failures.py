@@ -37,12 +37,13 @@ from plumbline.schema.errors import (
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.manifest import DataFile, Manifest
 from plumbline.schema.record import read_record
-from plumbline.train import digests, learn
+from plumbline.train import digests
 from plumbline.train.engine import Engine
 from plumbline.train.exits import known_error
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.machine.clock import StepClock
 from plumbline.train.source import DataSource, open_source
+from plumbline.train.watch.step_log import StepLogger
 from tests.train.conftest import Trained, Workshop
 
 
@@ -180,7 +181,7 @@ def test_a_device_that_dies_takes_no_other_parts_evidence_along(
     if part == "speed":
         assert curve is None
     else:  # as far as it was read when the device died; of the weights nothing is known
-        assert (curve.steps, len(curve.losses), curve.weights_sha256) == (2, 2, None)
+        assert (curve.steps, len(curve.losses), curve.last_weights) == (2, 2, None)
         assert [evaluation.step for evaluation in curve.evaluations] == [2]
     assert {"batches.safetensors", "sketches.safetensors"} <= {file.key for file in record.parts}
 
@@ -189,20 +190,15 @@ def test_a_device_that_dies_takes_no_other_parts_evidence_along(
 def test_a_device_that_dies_before_the_last_digest_fails_the_training(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, seen = learn.digest_tensors, []
+    def weigh(_log, done):
+        raise RuntimeError(f"CUDA error: an illegal memory access was encountered after {done} steps")
 
-    def digested(tensors):
-        seen.append(tensors)
-        if len(seen) > 1:  # those of the start are the first
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return plain(tensors)
-
-    monkeypatch.setattr(learn, "digest_tensors", digested)
+    monkeypatch.setattr(StepLogger, "weigh", weigh)
     _, record = failed(workshop, workshop.spec(learn=ALL_PARTS["learn"]))
     assert (record.exit.status, record.exit.code, record.exit.part) == ("failed", "error", "learn")
     assert record.evidence.probe == baseline.probe
-    assert len(record.evidence.learn.losses) == 6
-    assert record.evidence.learn.weights_sha256 is None
+    assert 0 < len(record.evidence.learn.losses) < 6
+    assert record.evidence.learn.last_weights is None
 
 
 @pytest.mark.parametrize(

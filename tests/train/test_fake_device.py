@@ -37,7 +37,7 @@ from plumbline.train.ranks import Ranks
 from plumbline.train.replay import Bundle
 from plumbline.train.source import open_source
 from plumbline.train.speed_engine import make_engine
-from plumbline.train.watch.trail import TrailObserver
+from plumbline.train.watch.step_log import StepLogger
 from tests.train.conftest import Workshop
 
 DEVICE = torch.device("meta")
@@ -105,7 +105,7 @@ def _count_waits(patch: pytest.MonkeyPatch) -> list[int]:
         _Reads.waits = 0
         with _Copies() as copies:
             outcome = plain(self, step, batch)
-        if isinstance(self.observer, TrailObserver) or (self.part == "learn" and not self.observer._members):
+        if self.observer._members and isinstance(self.observer._members[0], StepLogger):
             found.append(copies.waits + _Reads.waits)
         return outcome
 
@@ -153,7 +153,7 @@ def test_the_probe_and_its_fp64_run(task: str, request: pytest.FixtureRequest, m
         probe.run()
         evidence = probe.evidence()
     assert len(evidence.steps) == STEPS
-    assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "weight"}
+    assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "optimizer"}
     assert evidence.evaluation.num_rows == 8
 
 
@@ -176,10 +176,10 @@ def test_a_step_of_speed_waits_for_nothing(
     waits = _count_waits(monkeypatch)
     with on_the_device(workshop, spec, monkeypatch) as context:
         engine = make_engine(context, spec, spec.speed, dropout=0.1, steps=3, ranks=context.ranks)
-        engine.observer = TrailObserver(context.ranks)
-        for step, batch in enumerate(context.batches(first=0, count=3)):
-            engine.step(step, batch)
-    assert waits[1:] == [0, 0]  # the first step copies the keys of the trail
+        with StepLogger(engine).watching():
+            for step, batch in enumerate(context.batches(first=0, count=3)):
+                engine.step(step, batch)
+    assert waits[1:] == [0, 0]  # the first step copies the keys of the log
 
 
 def bundle() -> Bundle:
@@ -191,11 +191,11 @@ def bundle() -> Bundle:
     held = {"batch": ["input_ids", "attention_mask"], "weights": [weight], "forward": [layer]}
     held |= {"gradient": [weight], "clipped": [weight]}
     replays = [
-        {"rung": rung, "source": "s.safetensors", "fields": fields, "step": None if rung == "batch" else 0}
+        {"stage": rung, "source": "s.safetensors", "fields": fields, "step": None if rung == "batch" else 0}
         for rung, fields in held.items()
     ]
-    replays += [{"rung": rung} for rung in ("settings", "loss", "optimizer", "schedule", "evaluation")]
-    captures = [{"rung": rung, "names": [], "step": 0} for rung in ("weights", "forward", "gradient", "clipped")]
+    replays += [{"stage": rung} for rung in ("settings", "loss", "optimizer", "schedule", "evaluation")]
+    captures = [{"stage": rung, "names": [], "step": 0} for rung in ("weights", "forward", "gradient", "clipped")]
     body = {"experiment_id": "e", "steps": STEPS, "replays": replays, "captures": captures}
     return Bundle(Experiment.model_validate(body), {"s.safetensors": tensors})
 

@@ -59,7 +59,7 @@ def test_every_rung_of_the_ladder_is_there(baseline: Trained, workshop: Workshop
         assert {"python", "numpy", "torch"} <= set(step.rng)
         assert math.isclose(step.loss, step.loss_reference, rel_tol=1e-6)
         assert step.gradient_norm_clipped <= min(step.gradient_norm, 1.0) * 1.000001
-    assert {tap.stage for tap in probe.taps} == {"forward", "gradient", "weight"}
+    assert {tap.stage for tap in probe.taps} == {"forward", "gradient", "optimizer"}
     assert {tap.step for tap in probe.taps} == {0, 5}
     assert probe.evaluation.num_rows == 24
     assert not probe.evaluation.training_mode

@@ -101,12 +101,12 @@ def test_sharded_weights_train_as_whole_ones(
     spec = workshop.spec(probe=None, speed=settings, optimizer={"accumulation_steps": 2})
     codes, trained = trained_by_two(workshop, spec, tmp_path, briefly)
     assert codes == [0, 0]
-    ours = trained.record.evidence.speed.trail
+    ours = trained.record.evidence.speed
     assert trained.record.evidence.speed.proofs[0].lost == "its weights are sharded"
     monkeypatch.setattr(speed, "LONGEST_WARMUP", 16)
-    whole = workshop.train(spec.replace(speed=spec.speed.replace(distributed="ddp"))).record.evidence.speed.trail
+    whole = workshop.train(spec.replace(speed=spec.speed.replace(distributed="ddp"))).record.evidence.speed
     assert ours.losses[:20] == pytest.approx(whole.losses[:20], rel=1e-4)
-    assert ours.marks == whole.marks
+    assert ours.batches == whole.batches
 
 
 @pytest.mark.long
@@ -122,8 +122,8 @@ def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Pa
         assert codes == [0, 0]
         found.append(trained.record.evidence.speed)
     off, on = found
-    for name in ("losses", "gradient_norms", "weights", "generators", "apart"):
-        assert getattr(off.trail, name) == getattr(on.trail, name), name
+    for name in ("losses", "gradient_norms", "weights", "generators", "inconsistent"):
+        assert getattr(off, name) == getattr(on, name), name
     assert (on.portable.lost, on.portable.unportable, len(on.portable.windows), on.portable.ranks) == ("", "", 3, ())
     assert on.production.repeated
     assert max(error for _, error in on.production.formula) < 1e-12

@@ -149,26 +149,26 @@ def test_an_honest_training_repeats_itself_and_is_the_plain_model(shop: Shop) ->
 def test_windows_and_checks_leave_a_training_as_it_was(padded: Workshop, precision: str) -> None:
     """With dropout and micro-batches: loss scale, generators, moments and rates are the training's again."""
     spec = _spec(padded, precision=precision).replace(probe=None, optimizer={"accumulation_steps": 2})
-    trails = []
+    logs = []
     for asked in (True, False):
         speed = spec.speed.replace(checks=asked)
-        trails.append(padded.train(spec.replace(speed=speed)).record.evidence.speed.trail)
-    shared = min(len(trail.losses) for trail in trails)
+        logs.append(padded.train(spec.replace(speed=speed)).record.evidence.speed)
+    shared = min(len(log.losses) for log in logs)
     for name in ("losses", "gradient_norms", "learning_rates", "clipped_norms"):
-        assert len({getattr(trail, name)[:shared] for trail in trails}) == 1, name
-    assert len({trail.weights[:17] for trail in trails}) == 1
-    assert len({trail.generators[:17] for trail in trails}) == 1
+        assert len({getattr(log, name)[:shared] for log in logs}) == 1, name
+    assert len({log.weights[:17] for log in logs}) == 1
+    assert len({log.generators[:17] for log in logs}) == 1
 
 
 @pytest.mark.long
-def test_the_trail_is_that_of_the_probe_and_of_a_second_run(shop: Shop, padded: Workshop) -> None:
-    trail = shop.trained.record.evidence.speed.trail
+def test_the_log_is_that_of_the_probe_and_of_a_second_run(shop: Shop, padded: Workshop) -> None:
+    log = shop.trained.record.evidence.speed
     expected = marks_of(dict(shop.trained.batches))
-    assert all(list(trail.marks[name][:3]) == marks for name, marks in expected.items())
-    again = padded.train(_spec(padded)).record.evidence.speed.trail
-    shared = min(len(again.losses), len(trail.losses))
-    assert again.losses[:shared] == trail.losses[:shared]
-    assert dict(again.weights)[16] == dict(trail.weights)[16]
+    assert all(list(log.batches[name][:3]) == marks for name, marks in expected.items())
+    again = padded.train(_spec(padded)).record.evidence.speed
+    shared = min(len(again.losses), len(log.losses))
+    assert again.losses[:shared] == log.losses[:shared]
+    assert dict(again.weights)[16] == dict(log.weights)[16]
 
 
 def _one_mask(patch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ _SAMPLE = (
 )  # fmt: skip
 """Faults of which each has a different cause or place; `make test-all` plants all."""
 _ROWS = "every-second-row-skipped"
-"""A fault of the batches, which the trail of a whole training shows."""
+"""A fault of the batches, which the log of a whole training shows."""
 
 
 @pytest.mark.first(2)

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.environments.launch import MICROBENCHMARKS
 from plumbline.schema.errors import StoppedError
-from plumbline.schema.production import SpeedTrail
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
+from plumbline.schema.step_log import StepLog
 from plumbline.train import batches, speed
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
@@ -54,9 +54,8 @@ def test_one_number_and_what_explains_it(measured: Trained) -> None:
     assert speed.tokens_per_second == pytest.approx(16 * speed.samples_per_second)
     assert set(speed.breakdown) == PHASES
     assert all(seconds > 0 for name, seconds in speed.breakdown.items() if name != "communication")
-    trail = speed.trail
-    assert len(trail.gradient_norms) == len(trail.losses) == speed.warmup_steps + speed.steps
-    assert [step for step, _ in trail.weights] == [*range(2 * WINDOW + 1), len(trail.losses)]
+    assert len(speed.gradient_norms) == len(speed.losses) == speed.warmup_steps + speed.steps
+    assert [step for step, _ in speed.weights] == [*range(2 * WINDOW + 1), len(speed.losses)]
     low, high = speed.step_seconds_quartiles
     assert speed.step_seconds <= speed.step_seconds_p95 <= speed.wall_seconds
     assert low <= speed.step_seconds <= high
@@ -257,8 +256,8 @@ def test_rows_are_tokenized_before_the_first_step(workshop: Workshop, monkeypatc
 
 
 @pytest.fixture(scope="module")
-def plain(workshop: Workshop) -> SpeedTrail:
-    return workshop.train(workshop.spec(probe=None, speed={**SPEED, "dropout": 0.0})).record.evidence.speed.trail
+def plain(workshop: Workshop) -> StepLog:
+    return workshop.train(workshop.spec(probe=None, speed={**SPEED, "dropout": 0.0})).record.evidence.speed
 
 
 def _train(workshop: Workshop, spec: RunSpec, out: Path) -> None:
@@ -276,18 +275,18 @@ def _train(workshop: Workshop, spec: RunSpec, out: Path) -> None:
         {"precision": "bf16", "tf32": True, "reduced_precision_reduction": False, "cudnn_benchmark": True},
     ],
 )
-def test_a_teams_settings(workshop: Workshop, measured: Trained, plain: SpeedTrail, setting: dict[str, Any]) -> None:
+def test_a_teams_settings(workshop: Workshop, measured: Trained, plain: StepLog, setting: dict[str, Any]) -> None:
     """Settings that change no arithmetic train on the same rows to the same bits; the others are close."""
     spec, out = workshop.spec(probe=None, speed={**SPEED, **setting, "dropout": 0.0}), workshop.out()
     in_new_process(_train, workshop, spec, out)
     record = read_record(out)
-    trail, numerics = record.evidence.speed.trail, record.fingerprint.numerics
+    log, numerics = record.evidence.speed, record.fingerprint.numerics
     if "data_workers" in setting:
-        assert {name: marks[:28] for name, marks in trail.marks.items()} == {
-            name: marks[:28] for name, marks in plain.marks.items()
+        assert {name: marks[:28] for name, marks in log.batches.items()} == {
+            name: marks[:28] for name, marks in plain.batches.items()
         }
-        assert (trail.losses[:16], trail.weights[0]) == (plain.losses[:16], plain.weights[0])
-    assert trail.losses[:4] == pytest.approx(plain.losses[:4], rel=2e-2)
+        assert (log.losses[:16], log.weights[0]) == (plain.losses[:16], plain.weights[0])
+    assert log.losses[:4] == pytest.approx(plain.losses[:4], rel=2e-2)
     noted = {key: ", ".join(value) if isinstance(value, list) else value for key, value in setting.items()}
     assert {key: numerics[f"speed.{key}"] for key in noted} == noted
     # A default is not noted: it must not look like a difference.

@@ -32,6 +32,6 @@ def test_a_masked_lm_record_is_whole(masked: Workshop) -> None:
 
 
 def test_a_record_of_an_experiment_is_whole(workshop: Workshop) -> None:
-    body = {"steps": 2, "captures": [{"rung": "gradient", "names": [], "step": 1}]}
+    body = {"steps": 2, "captures": [{"stage": "gradient", "names": [], "step": 1}]}
     record = load_record(workshop.experiment(workshop.spec(), body).folder)
     assert stands_alone(record)

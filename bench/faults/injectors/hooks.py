@@ -114,7 +114,7 @@ def interrupt() -> Callable[[], bool]:
             if type(self) is LearnRun and self.until > RESTART:
                 until, self.until = self.until, RESTART
                 run(self)
-                self.until, self._progress = until, Progress(0, [], [], [])
+                self.until, self._progress = until, Progress()
                 is_resumed[0] = True
             run(self)
 

@@ -26,7 +26,9 @@ def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
     findings = tuple(learn(pair, request.gates))
     if not any(finding.outcome == "drift" for finding in findings):
         return GateResult(findings)
-    return GateResult(findings, at=Divergence(stage="learn", at="accuracy"), unexplained=_UNEXPLAINED)
+    return GateResult(
+        findings, at=Divergence(stage="evaluation", part="learn", at="accuracy"), unexplained=_UNEXPLAINED
+    )
 
 
 def learn(pair: Pair, gates: Gates) -> list[Finding]:
@@ -34,8 +36,8 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return []
-    known = left.weights_sha256 is not None  # after a failure it may be missing, and is then equal to nothing
-    same = known and left.weights_sha256 == right.weights_sha256 and left.losses == right.losses
+    known = left.last_weights is not None  # after a failure it may be missing, and is then equal to nothing
+    same = known and left.last_weights == right.last_weights and left.losses == right.losses
     if same and _same_ends(left, right):
         return [_finding("pass", 0.0, gates, fact("accuracy.equal-curves"))]
     ours, theirs = _end(left), _end(right)

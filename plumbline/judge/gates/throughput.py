@@ -45,7 +45,7 @@ def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
         return GateResult()
     demanded = request.throughput == "demanded"
     findings, causes = speed(pair, request.gates, confirms=request.confirms, demanded=demanded)
-    at = Divergence(stage="speed", at="throughput") if causes else None
+    at = Divergence(stage="throughput", part="speed", at="throughput") if causes else None
     return GateResult(tuple(findings), tuple(causes), at)
 
 

@@ -41,7 +41,6 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
         detail=fact("batch.detail", why=suspicion.why, clause=fact("batch.first-at", at=at) if at else ""),
     )
     return Mismatch(
-        rung="batch",
         at=Divergence(stage="batch", step=step, at=at or differing[0], row=row),
         findings=(finding,),
         suspicions=(suspicion,),

@@ -6,27 +6,22 @@ the cause, however small the difference is there.
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping
-from plumbline.schema.evidence import TapStage
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import UNIT, floor_of, loss_gap, relative
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import Divergence, Finding
 
-RUNGS: dict[str, tuple[Stage, str]] = {
-    "forward": ("forward", "logits_sha256"),
-    "loss": ("loss", "loss"),
-    "gradient": ("gradient", "gradients_sha256"),
-    "clipped": ("gradient", "gradient_norm_clipped"),
-    "optimizer": ("optimizer", "weights_sha256"),
-}
-"""Stage of each rung, and the step's field that shows its bits."""
-
-_CODES: dict[Stage, CauseCode] = {"loss": "loss", "gradient": "gradient", "optimizer": "optimizer"}
+FIELDS: dict[Stage, str] = {
+    "forward": "logits_sha256", "loss": "loss", "gradient": "gradients_sha256", "clipped": "gradient_norm_clipped",
+    "optimizer": "weights_sha256",
+}  # fmt: skip
+"""Field of a step that shows a stage's bits."""
 
 
 def other_kernels(pair: Pair, part: str = "probe") -> tuple[Statement, ...]:
@@ -39,25 +34,24 @@ def other_kernels(pair: Pair, part: str = "probe") -> tuple[Statement, ...]:
     return tuple(lines)
 
 
-def different_place(pair: Pair, step: int, rung: str) -> str | None:
+def different_place(pair: Pair, step: int, stage: Stage) -> str | None:
     """Return the first tensor or number whose bits differ."""
     left, right = pair.common[step]
-    _, name = RUNGS[rung]
-    tap = _first_tap(pair, step, "forward") if rung == "forward" else None
+    name = FIELDS[stage]
+    tap = _first_tap(pair, step, "forward") if stage == "forward" else None
     if tap is None and getattr(left, name) == getattr(right, name):
         return None
-    measured = tap or _measured(pair, step, rung)
-    return measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(rung, rung)
+    measured = tap or _measured(pair, step, stage)
+    return measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(stage, stage)
 
 
-def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
+def bits(pair: Pair, step: int, stage: Stage) -> Mismatch | None:
     """Return the mismatch of one evidence kind's bits at `step`."""
-    place = different_place(pair, step, rung)
+    place = different_place(pair, step, stage)
     if place is None:
         return None
-    stage = RUNGS[rung][0]
-    tap = _first_tap(pair, step, "forward") if rung == "forward" else None
-    measured = tap or _measured(pair, step, rung)
+    tap = _first_tap(pair, step, "forward") if stage == "forward" else None
+    measured = tap or _measured(pair, step, stage)
     finding = Finding(
         check="probe.bits",
         outcome="drift",
@@ -66,9 +60,9 @@ def bits(pair: Pair, step: int, rung: str) -> Mismatch | None:
         limit=0.0,
         detail=fact("origin.no-excuse"),
     )
-    is_within = _rounds(pair, measured) if measured is not None else _is_within(pair, step, rung)
+    is_within = _rounds(pair, measured) if measured is not None else _is_within(pair, step, stage)
     likely = _suspicions(pair, step, stage, tap, is_within=is_within)
-    return Mismatch(rung, Divergence(stage=stage, step=step, at=place), (finding,), likely)
+    return Mismatch(Divergence(stage=stage, step=step, at=place), (finding,), likely)
 
 
 def _rounds(pair: Pair, first: TapError) -> bool:
@@ -83,26 +77,26 @@ def _rounds(pair: Pair, first: TapError) -> bool:
     return first.error <= most.get(tap.dtype, first.limit)
 
 
-def _measured(pair: Pair, step: int, rung: str) -> TapError | None:
+def _measured(pair: Pair, step: int, stage: Stage) -> TapError | None:
     """Return the first sketched tensor that differs, in computation order."""
-    if rung == "gradient":
+    if stage == "gradient":
         return _first_tap(pair, step, "gradient", last=True)
-    return _first_tap(pair, step, "weight") if rung == "optimizer" else None
+    return _first_tap(pair, step, "optimizer") if stage == "optimizer" else None
 
 
-def _first_tap(pair: Pair, step: int, stage: TapStage, *, last: bool = False) -> TapError | None:
+def _first_tap(pair: Pair, step: int, stage: Stage, *, last: bool = False) -> TapError | None:
     taps = [error for error in pair.errors(step, stage) if error.error > 0]
     return taps[-1 if last else 0] if taps else None
 
 
-def _is_within(pair: Pair, step: int, rung: str) -> bool:
+def _is_within(pair: Pair, step: int, stage: Stage) -> bool:
     """Return whether a step's loss and norms differ by rounding only."""
     left, right = pair.common[step]
-    if rung == "forward":
+    if stage == "forward":
         return loss_gap(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
-    if rung == "loss":
+    if stage == "loss":
         return loss_gap(left.loss, right.loss) <= pair.loss_limit(step)
-    name = {"gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(rung)
+    name = {"gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(stage)
     return name is not None and relative(getattr(left, name), getattr(right, name)) <= pair.norm_limit(step)
 
 
@@ -113,7 +107,7 @@ def _suspicions(pair: Pair, step: int, stage: Stage, tap: TapError | None, *, is
         if not likely:
             likely = [Suspicion("operator", fact("forward.output", step=step), evidence)]
     else:
-        likely = [Suspicion(_CODES[stage], fact("origin.first-bit", stage=stage, step=step), evidence)]
+        likely = [Suspicion(CODES[stage], fact("origin.first-bit", stage=stage, step=step), evidence)]
         likely += [after_clipping(step)] if stage == "optimizer" else []
     doubt = Suspicion("nondeterminism", fact("origin.equal-machines"), evidence)
     if not is_within:
@@ -135,4 +129,4 @@ def evaluation_bits(pair: Pair) -> Mismatch | None:
         Suspicion("evaluation", fact("origin.evaluation"), evidence),
         Suspicion("nondeterminism", fact("origin.equal-machines"), evidence),
     )
-    return Mismatch("evaluation", Divergence(stage="evaluation", at="logits"), (finding,), likely)
+    return Mismatch(Divergence(stage="evaluation", at="logits"), (finding,), likely)

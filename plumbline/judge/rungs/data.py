@@ -223,7 +223,6 @@ def _break(
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]
     return Mismatch(
-        rung="data",
         at=Divergence(stage="data", step=step, at=at, row=row),
         findings=(finding,),
         suspicions=(Suspicion(code, why, evidence, fields),),

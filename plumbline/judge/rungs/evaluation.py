@@ -175,4 +175,4 @@ def _mismatch(
     )
     at = Divergence(stage="evaluation", step=step if part == "learn" else None, at=metric)
     evidence = (fact("evaluation.instead", metric=metric, observed=observed, limit=limit),)
-    return Mismatch("evaluation", at, (finding,), (Suspicion(code, why, evidence),), basis=basis)
+    return Mismatch(at, (finding,), (Suspicion(code, why, evidence),), basis=basis)

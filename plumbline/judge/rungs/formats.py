@@ -43,4 +43,4 @@ def formats(pair: Pair, step: int) -> Mismatch | None:
     stage = "loss" if name == "loss" else "forward"
     why = fact("forward.precision", name=name, format=theirs, reference=ours)
     suspicion = Suspicion("precision", why, (), tuple(entry[0] for entry in tapped))
-    return Mismatch(stage, Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")
+    return Mismatch(Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")

@@ -28,7 +28,6 @@ def forward(pair: Pair, step: int) -> Mismatch | None:
         detail=fact("forward.modules", num=len(over)),
     )
     return Mismatch(
-        rung="forward",
         at=Divergence(stage="forward", step=step, at=first.reference.name),
         findings=(finding,),
         suspicions=suspicions(pair, step, first),

@@ -46,7 +46,7 @@ def frozen(pair: Pair) -> Mismatch | None:
         more=fact("gradient.and-more", num=len(names) - 1) if len(names) > 1 else "",
     )
     at = Divergence(stage="gradient", step=0, at=names[0])
-    return Mismatch("gradient", at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), basis="given")
+    return Mismatch(at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), basis="given")
 
 
 def gradient(pair: Pair, step: int) -> Mismatch | None:
@@ -71,7 +71,6 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
         detail=fact("gradient.over", num=len(over), total=len(errors)),
     )
     return Mismatch(
-        rung="gradient",
         at=Divergence(stage="gradient", step=step, at=first.reference.name),
         findings=(finding,),
         suspicions=_suspicions(pair, over, len(errors)),
@@ -105,7 +104,7 @@ def _without(missing: list[str], step: int, count: int, *, state: Statement | No
         more=fact("gradient.like-more", num=len(missing) - 1) if len(missing) > 1 else "",
     )
     at = Divergence(stage="gradient", step=step, at=missing[0])
-    return Mismatch("gradient", at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
+    return Mismatch(at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
@@ -179,9 +178,7 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     why = fact("gradient.clipping", norm=right.gradient_norm, clipped=right.gradient_norm_clipped)
     evidence = (fact("gradient.max-norm", maximum=optimizer.max_grad_norm),)
     suspicion = Suspicion("gradient", why, evidence)
-    return Mismatch(
-        "clipped", Divergence(stage="gradient", step=step, at="clipping"), (finding,), (suspicion,), "given"
-    )
+    return Mismatch(Divergence(stage="clipped", step=step, at="clipping"), (finding,), (suspicion,), "given")
 
 
 def _off(side: StepEvidence, most: float) -> float:

@@ -6,9 +6,9 @@ Without it, a different batch, rate, dropout or seed of a whole training shows i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import has_compiled
@@ -18,60 +18,26 @@ from plumbline.judge.rungs.bits import other_kernels
 from plumbline.judge.rungs.order import other_software
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
-from plumbline.schema.evidence import BATCH_FIELDS, LearnEvidence
+from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.production import SpeedTrail
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import Precision
+from plumbline.schema.stage import Stage
+from plumbline.schema.step_log import StepLog, Sums
 from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import floor_of, loss_gap, relative
 from plumbline.schema.tolerance import limit as limit_of
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Stage
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 Trained = Literal["speed", "learn"]
-_WHOLE = "whole"
-"""Name of the digest of a whole batch, where its other fields have none of their own."""
 
 
-@dataclass(frozen=True)
-class Log:
-    """Logged steps of a training part; empty where the part logs none."""
-
-    batches: Mapping[str, Sequence[Any]]
-    """By batch field, one checksum or number per step."""
-    rates: Sequence[float]
-    losses: Sequence[float | None]
-    dropout: tuple[float, ...] | None = None
-    norms: Sequence[float | None] = ()
-    weights: Mapping[int, str] = field(default_factory=dict)
-    """Checksum of all weights by the number of steps done."""
-    generators: Mapping[int, str] = field(default_factory=dict)
-    resumed_at: Sequence[int] = ()
-
-
-def log_of(side: LoadedRecord, part: Trained) -> Log | None:
+def log_of(side: LoadedRecord, part: Trained) -> StepLog | None:
     """Return what a training part logged; `None` without it."""
-    trail, learn = side.record.evidence.trail, side.record.evidence.learn
-    if part == "speed":
-        return _of_speed(trail) if trail is not None else None
-    return _of_learn(learn) if learn is not None and learn.weights_sha256 is not None else None
-
-
-def _of_speed(trail: SpeedTrail) -> Log:
-    return Log(
-        {"rows": trail.num_rows, **trail.marks}, trail.learning_rates, trail.losses,
-        dropout=trail.dropout, norms=trail.gradient_norms,
-        weights=dict(trail.weights), generators=dict(trail.generators),
-    )  # fmt: skip
-
-
-def _of_learn(curve: LearnEvidence) -> Log:
-    ends = {0: curve.start_sha256, curve.steps: curve.weights_sha256}
-    return Log(
-        {"row_ids": curve.rows, "labels": curve.labels, _WHOLE: curve.batches}, curve.learning_rates, curve.losses,
-        dropout=curve.dropout, norms=curve.gradient_norms,
-        weights={done: mark for done, mark in ends.items() if mark is not None}, resumed_at=curve.resumed_at,
-    )  # fmt: skip
+    evidence = side.record.evidence
+    if part == "learn":
+        return evidence.learn if evidence.learn is not None and evidence.learn.last_weights is not None else None
+    return evidence.speed if evidence.speed is not None and evidence.speed.losses else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +71,13 @@ def _mismatch(part: Trained, found: _Apart, *, is_due: bool, shown: bool) -> Mis
     check, whose = f"{part}.{'bits' if is_due else 'exact'}", fact("log.reference")
     metric = fact("log.differs", what=found.at, step=found.step, part=part, whose=whose)
     finding = Finding(check=check, outcome="drift", metric=metric, observed=found.step, detail=found.why)
-    at = Divergence(stage="learn" if part == "learn" else found.stage, step=found.step, at=found.at)
+    at = Divergence(stage=found.stage, step=found.step, at=found.at)
     shown = shown and found.code != "unattributed"
     suspicion = Suspicion(found.code, found.why, shown=shown)
-    return Mismatch(part, at, (finding,), (suspicion,), basis="given")
+    return Mismatch(at, (finding,), (suspicion,), basis="given")
 
 
-def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]:
+def _exact(pair: Pair, part: Trained, left: StepLog, right: StepLog) -> Iterator[_Apart]:
     """Yield what differs on every machine, in the order within a step."""
     if None not in (left.dropout, right.dropout) and left.dropout != right.dropout:
         ours, theirs = (", ".join(map(str, side.dropout or ())) or "0" for side in (left, right))
@@ -122,10 +88,10 @@ def _exact(pair: Pair, part: Trained, left: Log, right: Log) -> Iterator[_Apart]
     drawn = _first_apart(left.generators, right.generators) if _is_seeded_alike(pair) else None
     if drawn == 0:
         yield _Apart(0, "rng", "random generators", "rng", fact("log.seeds", part=part))
-    yield from _batches(left.batches, right.batches, masked=draws_labels(pair.reference.record.spec.task))
+    yield from _batches(left, right, masked=draws_labels(pair.reference.record.spec.task))
     if drawn:
         yield _Apart(drawn - 1, "rng", "random generators", "rng", fact("log.generators", step=drawn))
-    rates = enumerate(zip(left.rates, right.rates, strict=False))
+    rates = enumerate(zip(left.learning_rates, right.learning_rates, strict=False))
     for step, (rate, other) in ((step, both) for step, both in rates if relative(*both) > limits.EXACT):
         resumed = fact("log.at-resume", step=step) if step in right.resumed_at else ""
         why = fact("log.rate", step=step, rate=other, reference=rate, resumed=resumed)
@@ -140,26 +106,21 @@ def _is_seeded_alike(pair: Pair) -> bool:
     return len(machines) == 1 and not other_software(pair)
 
 
-def _batches(
-    left: Mapping[str, Sequence[Any]], right: Mapping[str, Sequence[Any]], *, masked: bool
-) -> Iterator[_Apart]:
+def _batches(left: StepLog, right: StepLog, *, masked: bool) -> Iterator[_Apart]:
     """Yield the first different batch, with its cause."""
-    names = [name for name in ("rows", *BATCH_FIELDS, _WHOLE) if name in left and name in right]
-    for step in range(max((min(len(left[name]), len(right[name])) for name in names), default=0)):
-        differing = [name for name in names if left[name][step : step + 1] != right[name][step : step + 1]]
-        if not differing:
-            continue
-        if differing[0] == "rows":
-            why = fact("batch.num-rows", num=right["rows"][step], reference=left["rows"][step])
-            yield _Apart(step, "batch", "row_ids", "data.order", why)
-            return
-        # A whole batch differs with each of its fields.
-        fields = tuple(name for name in differing if name != _WHOLE) or ("input_ids",)
-        is_open = masked and _WHOLE in differing and "row_ids" not in differing
-        code = "unattributed" if is_open else code_of_fields(fields, masked=masked)
-        why = fact("log.ids-or-masks") if is_open else fact("log.fields", fields=", ".join(fields))
-        yield _Apart(step, "batch", fields[0], code, why)
+    sides = [{"rows": each.num_rows, **each.batches} for each in (left, right)]
+    names = [name for name in ("rows", *BATCH_FIELDS) if all(name in side for side in sides)]
+    steps = [place for name in names if (place := _first_other(*(side[name] for side in sides))) is not None]
+    if not steps:
         return
+    step = min(steps)
+    fields = tuple(name for name in names if sides[0][name][step : step + 1] != sides[1][name][step : step + 1])
+    if fields[0] == "rows":
+        why = fact("batch.num-rows", num=right.num_rows[step], reference=left.num_rows[step])
+        yield _Apart(step, "batch", "row_ids", "data.order", why)
+    else:
+        code = code_of_fields(fields, masked=masked)
+        yield _Apart(step, "batch", fields[0], code, fact("log.fields", fields=", ".join(fields)))
 
 
 def bits_due(pair: Pair, part: Trained) -> bool:
@@ -181,17 +142,17 @@ def bits_due(pair: Pair, part: Trained) -> bool:
     return bool(ours) and ours == theirs and not any(has_compiled(side, "speed") for side in sides)
 
 
-def _bits(left: Log, right: Log, precision: Precision) -> _Apart | None:
+def _bits(left: StepLog, right: StepLog, precision: Precision) -> _Apart | None:
     """Return the first different loss, gradient norm or weights, in computation order.
 
     Weights that differ by little may leave a loss its bits, but not change a norm by more than rounding does.
     """
     losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
-    step, norm = _first_other(losses, right.losses), _first_other(left.norms, right.norms)
+    step, norm = _first_other(losses, right.losses), _first_other(left.gradient_norms, right.gradient_norms)
     done = _first_apart(left.weights, right.weights)
     first = min((each for each in (step, norm, done) if each is not None), default=None)
     if norm is not None and norm == first and norm not in (step, done):
-        is_large = relative(left.norms[norm], right.norms[norm]) > floor_of("norm", precision)
+        is_large = relative(left.gradient_norms[norm], right.gradient_norms[norm]) > floor_of("norm", precision)
         code: CauseCode = "gradient" if is_large or _is_weighed(left, norm) else "unattributed"
         return _Apart(norm, "gradient", "norm", code, fact("log.norm"))
     if done is not None and (step is None or done <= step):
@@ -201,7 +162,7 @@ def _bits(left: Log, right: Log, precision: Precision) -> _Apart | None:
     return _Apart(step, "loss", "loss", *_of_loss(left, right, step))
 
 
-def _of_loss(left: Log, right: Log, step: int) -> tuple[CauseCode, Statement]:
+def _of_loss(left: StepLog, right: StepLog, step: int) -> tuple[CauseCode, Statement]:
     """Guess the cause of a first different loss, from what is known to be equal before it."""
     if restarts := [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]:
         return "optimizer", fact("log.after-resume", step=step, resumed_at=restarts[-1])
@@ -210,7 +171,7 @@ def _of_loss(left: Log, right: Log, step: int) -> tuple[CauseCode, Statement]:
     return "unattributed", fact("log.loss", step=step)
 
 
-def _first_loss(pair: Pair, left: Log, right: Log) -> _Apart | None:
+def _first_loss(pair: Pair, left: StepLog, right: StepLog) -> _Apart | None:
     """Return the first loss that differs by more than rounding can explain."""
     if not left.losses or not right.losses or None in left.losses or None in right.losses:
         return None
@@ -226,10 +187,12 @@ def _first_loss(pair: Pair, left: Log, right: Log) -> _Apart | None:
     return _Apart(place, "loss", "loss", "unattributed", why)
 
 
-def first_step_apart(left: LearnEvidence, right: LearnEvidence) -> int | None:
+def first_step_apart(left: StepLog, right: StepLog) -> int | None:
     """Return the first step with a different batch, learning rate or loss."""
-    logs = ((left.batches, right.batches), (left.learning_rates, right.learning_rates), (left.losses, right.losses))
-    return min((place for both in logs if (place := _first_other(*both)) is not None), default=None)
+    batch = next(_batches(left, right, masked=False), None)
+    logs = ((left.learning_rates, right.learning_rates), (left.losses, right.losses))
+    steps = [place for both in logs if (place := _first_other(*both)) is not None]
+    return min([*steps, *([batch.step] if batch is not None else [])], default=None)
 
 
 def batches_of_probe(side: LoadedRecord) -> Mismatch | None:
@@ -237,18 +200,17 @@ def batches_of_probe(side: LoadedRecord) -> Mismatch | None:
     spec, batches, log = side.record.spec, side.batches, log_of(side, "speed")
     if spec.speed is None or not batches or log is None:
         return None
-    steps = min(len(log.batches["rows"]), spec.speed.steps, *(len(values) for values in batches.values()))
+    steps = min(len(log.num_rows), spec.speed.steps, *(len(values) for values in batches.values()))
     rows = [len(values) for values in batches["row_ids"][:steps]] if "row_ids" in batches else [spec.batch_size] * steps
     marks = marks_of({name: values[:steps] for name, values in batches.items()})
-    known: dict[str, Sequence[Any]] = {"rows": tuple(rows), **{name: tuple(values) for name, values in marks.items()}}
-    ours = {name: values[:steps] for name, values in log.batches.items()}
-    found = next(_batches(known, ours, masked=draws_labels(spec.task)), None)
+    known = StepLog(num_rows=tuple(rows), batches={name: tuple(values) for name, values in marks.items()})
+    found = next(_batches(known, log, masked=draws_labels(spec.task)), None)
     return None if found is None else _mismatch("speed", found, is_due=False, shown=True)
 
 
-def _is_weighed(log: Log, step: int) -> bool:
+def _is_weighed(log: StepLog, step: int) -> bool:
     """Return whether a weights checksum exists at `step`, or `step` is 0."""
-    return step == 0 or step in log.weights
+    return step == 0 or step in dict(log.weights)
 
 
 def _first_other(left: Sequence[object], right: Sequence[object]) -> int | None:
@@ -257,6 +219,7 @@ def _first_other(left: Sequence[object], right: Sequence[object]) -> int | None:
     return next((step for step, (ours, theirs) in pairs if ours != theirs), None)
 
 
-def _first_apart(left: Mapping[int, str], right: Mapping[int, str]) -> int | None:
+def _first_apart(left: Sums, right: Sums) -> int | None:
     """Return the first common step with different checksums."""
-    return next((step for step in sorted(left.keys() & right.keys()) if left[step] != right[step]), None)
+    ours, theirs = dict(left), dict(right)
+    return next((step for step in sorted(ours.keys() & theirs.keys()) if ours[step] != theirs[step]), None)

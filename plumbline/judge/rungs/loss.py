@@ -37,4 +37,4 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
         likely.insert(0, Suspicion("precision", why, evidence))
     elif step < proven_steps(pair) and max(off) <= floor_of("loss", "bf16"):
         likely.insert(0, Suspicion("precision", fact("loss.fewer-bits"), evidence))
-    return Mismatch("loss", Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), basis="given")
+    return Mismatch(Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), basis="given")

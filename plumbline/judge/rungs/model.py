@@ -29,7 +29,6 @@ def architecture(pair: Pair) -> Mismatch | None:
     )
     modules = tuple(line for _, line in other_modules(left, right))
     return Mismatch(
-        rung="architecture",
         at=Divergence(stage="architecture", step=0, at=lines[0][0]),
         findings=(finding,),
         suspicions=(
@@ -124,7 +123,6 @@ def weights(pair: Pair) -> Mismatch | None:
         detail=fact("model.first", name=first.name),
     )
     return Mismatch(
-        rung="weights",
         at=Divergence(stage="weights", step=0, at=first.name),
         findings=(finding,),
         suspicions=(_suspicion(differing, len(pairs), retyped=bool(retyped)),),

@@ -46,7 +46,7 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     )
     why = fact("optimizer.rate", step=step, rate=rate)
     at = Divergence(stage="schedule", step=step, at="learning_rate")
-    return Mismatch("schedule", at, (finding,), (Suspicion("schedule", why),), basis="given")
+    return Mismatch(at, (finding,), (Suspicion("schedule", why),), basis="given")
 
 
 def _listed(rates: tuple[float, ...]) -> str:
@@ -98,7 +98,7 @@ def settings(pair: Pair) -> Mismatch | None:
     evidence = tuple(line for _, line in lines[:_NAMED])
     suspicion = Suspicion("optimizer", fact("optimizer.settings"), evidence)
     at = Divergence(stage="optimizer", step=0, at=lines[0][0])
-    return Mismatch("optimizer", at, (finding,), (suspicion,), basis="given")
+    return Mismatch(at, (finding,), (suspicion,), basis="given")
 
 
 def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:
@@ -111,7 +111,7 @@ def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:
 
 def update(pair: Pair, step: int) -> Mismatch | None:
     """Return the first parameter that differs beyond rounding after the step."""
-    over = [error for error in pair.errors(step, "weight") if error.over]
+    over = [error for error in pair.errors(step, "optimizer") if error.over]
     if not over:
         return None
     first = max(over, key=lambda error: error.ratio)
@@ -127,7 +127,7 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     why = fact("optimizer.weights")
     at = Divergence(stage="optimizer", step=step, at=first.reference.name)
     likely = (Suspicion("optimizer", why, evidence), after_clipping(step))
-    return Mismatch("optimizer", at, (finding,), likely)
+    return Mismatch(at, (finding,), likely)
 
 
 def after_clipping(step: int) -> Suspicion:

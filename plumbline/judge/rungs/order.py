@@ -16,15 +16,15 @@ from plumbline.judge.pair import Pair
 from plumbline.schema import limits
 from plumbline.schema.evidence import PortableEvidence, PortableWindow
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import CLIPPED, common, first_steps, window_parts
+from plumbline.schema.portable_parts import common, first_steps, window_parts
 from plumbline.schema.spec import PartName
+from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import floor_of, relative
-from plumbline.schema.verdict import Stage
 
 Windows = tuple[PortableWindow, PortableWindow]
 _COUNTED = ("inputs", "labels", "evaluation")
 """Parts of an evaluation that no module computes: what it reads, and how it counts."""
-_KINDS: dict[Stage, str] = {"forward": "forward", "optimizer": "weight", "evaluation": "loss"}
+_KINDS: dict[Stage, str] = {"forward": "forward", "optimizer": "optimizer", "evaluation": "loss"}
 
 
 def other_software(pair: Pair) -> bool:
@@ -74,7 +74,7 @@ def excused(pair: Pair) -> tuple[Statement, float] | None:
     if stage == "forward":  # not a module that one side does not call
         called = dict(theirs.outputs)
         name = next((key for key, digest in ours.outputs if called.get(key, digest) != digest), name)
-    stage = "optimizer" if name.startswith(CLIPPED) else stage
+    stage = "optimizer" if stage == "clipped" else stage
     return fact("windows.place", stage=stage, step=ours.step, name=name), max(sizes)
 
 
@@ -96,7 +96,7 @@ def _sizes_of_order(pair: Pair, part: PartName, windows: Windows, place: tuple[S
     if not _has_other_order(pair, part) and _limit(pair, part, windows[0], stage) > limits.EXACT:
         return []
     # Sketches show clipped gradients in the update alone.
-    stage = "optimizer" if name.startswith(CLIPPED) else stage
+    stage = "optimizer" if stage == "clipped" else stage
     limit, found = _limit(pair, part, windows[0], stage), _sizes(*windows, stage, part)
     return found if all(size <= limit for size in found) else []  # a NaN is no small difference
 
@@ -128,7 +128,7 @@ def _sizes(left: PortableWindow, right: PortableWindow, stage: Stage, part: Part
     if ours.keys() != theirs.keys() or not ours or left.loss is None or right.loss is None:
         return []
     followed = ("forward", "gradient") if part == "probe" else ("forward",)
-    kinds = {"forward": followed, "optimizer": ("weight",)}.get(stage, ("gradient",))
+    kinds = {"forward": followed, "optimizer": ("optimizer",)}.get(stage, ("gradient",))
     largest = {kind: max((math.hypot(*ours[key]) for key in ours if _is(key, kind)), default=0.0) for kind in kinds}
     found = [relative(_number(left.loss), _number(right.loss))]
     for kind in kinds:

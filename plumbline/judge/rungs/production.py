@@ -15,10 +15,9 @@ from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.spec import PartName
+from plumbline.schema.stage import PROVEN, Stage
 from plumbline.schema.tolerance import floor_of, kernel_limits
-from plumbline.schema.verdict import Divergence, Finding, Note, Stage
-
-_STAGES: dict[str, Stage] = {"loss": "loss", "gradient": "gradient"}
+from plumbline.schema.verdict import Divergence, Finding, Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,8 @@ def checked(side: LoadedRecord) -> tuple[Checked, ...]:
     if checks is None:
         return ()
     named = [(*key.partition(" ")[::2], error) for key, error in checks.formula]
-    stages = [(_STAGES.get(stage, "forward"), name, error) for stage, name, error in named]
+    known: dict[str, Stage] = {stage: stage for stage in PROVEN}
+    stages = [(known.get(stage, "forward"), name, error) for stage, name, error in named]
     return (
         *(Checked(stage, name, error, floor_of(stage, "fp32")) for stage, name, error in stages),
         *(Checked(each.stage, each.name, each.error, most, True) for each, most in kernel_limits(checks.kernels)),
@@ -73,7 +73,7 @@ def unsteady(pair: Pair) -> Mismatch | None:
     )
     why = fact("production.unsteady", name=right.unsteady)
     at = Divergence(stage=stage, at=right.unsteady)
-    return Mismatch("speed", at, (finding,), (Suspicion("nondeterminism", why, shown=True),), basis="given")
+    return Mismatch(at, (finding,), (Suspicion("nondeterminism", why, shown=True),), basis="given")
 
 
 def production_findings(pair: Pair) -> Iterator[Finding]:

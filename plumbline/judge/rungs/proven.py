@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline.judge.mismatches import Basis, Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Basis, Mismatch, Suspicion
 from plumbline.judge.native import kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
@@ -18,14 +18,8 @@ from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, PARTS
 from plumbline.schema.tolerance import is_off, is_over, proof_limit
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
+from plumbline.schema.verdict import Divergence, Finding, Note
 
-_CODES: dict[str, tuple[Stage, CauseCode, str]] = {
-    "state": ("optimizer", "optimizer", "proof.state"), "forward": ("forward", "operator", "proof.forward"),
-    "loss": ("loss", "loss", "proof.loss"), "gradient": ("gradient", "gradient", "proof.gradient"),
-    "clipped": ("gradient", "gradient", "proof.clipped"), "optimizer": ("optimizer", "optimizer", "proof.optimizer"),
-}  # fmt: skip
-_RUNGS = {"state": "state", "clipped": "clipped"}
 _OPERATORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Attention", ("attention", "bmm", "matmul", "softmax")), ("Linear", ("linear", "matmul")),
     ("Norm", ("layer_norm",)), ("Embedding", ("embedding",)), ("GELU", ("gelu",)), ("Tanh", ("tanh",)),
@@ -66,7 +60,7 @@ def other_draws(pair: Pair, part: str) -> Mismatch | None:
                 check="proof.draws", outcome="drift", metric=metric, observed=calls, limit=reference, detail=why
             )
             at = Divergence(stage="rng", step=proof.step, at="dropout")
-            return Mismatch("rng", at, (finding,), (Suspicion("rng", why),), basis="given")
+            return Mismatch(at, (finding,), (Suspicion("rng", why),), basis="given")
     return None
 
 
@@ -103,7 +97,7 @@ def _calls(proof: Proof) -> dict[float, int]:
 
 
 def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Mismatch:
-    stage, code, sentence = _CODES[found.stage]
+    code, sentence = CODES[found.stage], f"proof.{found.stage}"
     limit, block = proof_limit(found), _block_behind(record, proof, found)
     why = fact(sentence, name=found.name, kind=found.kind, part=part, step=proof.step)
     if block:
@@ -118,11 +112,11 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
     finding = Finding(
         check=f"proof.{found.stage}", outcome="drift", metric=metric, observed=found.error, limit=limit, detail=why
     )
-    at = Divergence(stage=stage, step=proof.step, at=block or found.name)
+    at = Divergence(stage=found.stage, step=proof.step, at=block or found.name)
     # fp64 on both sides confirms a format, and shows what it hides.
     suspicion = Suspicion(code, why, evidence, (found.name,), shown=code != "precision" and not is_open)
     basis: Basis = "computed" if is_open else "proven"
-    return Mismatch(_RUNGS.get(found.stage, stage), at, (finding,), (suspicion,), basis=basis)
+    return Mismatch(at, (finding,), (suspicion,), basis=basis)
 
 
 def _block_behind(record: RunRecord, proof: Proof, found: ProofError) -> str:
@@ -161,7 +155,7 @@ def _off_draws(part: str, proof: Proof, draws: Draws, wanted: float) -> Mismatch
         observed=1 - draws.kept / draws.elements if draws.elements else None, limit=wanted, detail=why,
     )  # fmt: skip
     at = Divergence(stage="rng", step=proof.step, at=draws.name)
-    return Mismatch("rng", at, (finding,), (Suspicion("rng", why, shown=True),), basis="proven")
+    return Mismatch(at, (finding,), (Suspicion("rng", why, shown=True),), basis="proven")
 
 
 def draw_findings(pair: Pair) -> list[Finding]:

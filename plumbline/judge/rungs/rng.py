@@ -30,7 +30,6 @@ def rng(pair: Pair, step: int) -> Mismatch | None:
     )
     why = fact("rng.state", names=", ".join(names), since=since)
     return Mismatch(
-        rung="rng",
         at=Divergence(stage="rng", step=step, at=names[0]),
         findings=(finding,),
         suspicions=(Suspicion("rng", why, names=names),),

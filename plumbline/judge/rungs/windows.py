@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
-from plumbline.judge.rungs.log import first_step_apart
 from plumbline.judge.rungs.order import common_windows, first_apart, other_software, sides_of
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import (
-    CLIPPED,
     DROPOUT_INPUT,
     DROPOUT_MASK,
     first_steps,
@@ -23,16 +21,9 @@ from plumbline.schema.portable_parts import (
     window_parts,
 )
 from plumbline.schema.spec import PartName
+from plumbline.schema.stage import Stage
 from plumbline.schema.task import draws_labels
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note, Stage
-
-_CODES: dict[Stage, CauseCode] = {
-    "forward": "operator", "loss": "loss", "gradient": "gradient", "optimizer": "optimizer", "evaluation": "evaluation",
-}  # fmt: skip
-_RESTORED: dict[str, CauseCode] = {
-    "weights": "optimizer", "moments": "optimizer", "schedule": "schedule", "generators": "rng",
-}  # fmt: skip
-_INCONSISTENT: dict[str, CauseCode] = {"masks": "rng", "gradients": "gradient"}
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note
 
 
 def window_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
@@ -68,7 +59,7 @@ def side_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
     apart = first_apart(pair, part)
     for side, found in ((side, rank) for side, windows in sides for rank in windows.ranks[:1]):
         if apart is None or found.at <= apart[0].step:
-            stage: Stage = found.stage if found.stage in (*_CODES, "batch") else "forward"
+            stage: Stage = found.stage if found.stage in (*CODES, "batch") else "forward"
             is_fed = stage == "batch"
             code, reason = _of_batch(pair, (found.name,)) if is_fed else _named(stage, found.name, found.formats)
             why = fact("windows.rank", rank=found.rank, side=side, part=reason)
@@ -85,7 +76,7 @@ def _of_device(side: str) -> Mismatch:
     )  # fmt: skip
     suspicion = Suspicion("device", fact("windows.device", side=side), (fact("windows.one-result"),), shown=True)
     at = Divergence(stage="forward", step=0, at="device")
-    return Mismatch("forward", at, (finding,), (suspicion,), basis="given")
+    return Mismatch(at, (finding,), (suspicion,), basis="given")
 
 
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
@@ -100,17 +91,13 @@ def _named(stage: Stage, name: str, formats: tuple[str, str] | None) -> tuple[Ca
         return "precision", fact("forward.precision", name=name, format=formats[1], reference=formats[0])
     if stage == "forward" and name.endswith(DROPOUT_MASK):
         return "rng", fact("windows.mask", name=_place(name))
-    if name.startswith(CLIPPED):
-        return "gradient", fact("windows.clipping")
     if stage == "evaluation" and name == "labels":
         return "data.labels", fact("windows.evaluated-labels")
-    return _CODES[stage], fact(f"windows.{stage}", name=_place(name))
+    return CODES[stage], fact(f"windows.{stage}", name=_place(name))
 
 
 def _place(name: str) -> str:
     """Return the module that computes a tensor."""
-    if name.startswith(CLIPPED):
-        return "clipping"
     return name.rpartition(".")[0] if name.endswith(DROPOUT_INPUT) else name.removesuffix(DROPOUT_MASK)
 
 
@@ -120,7 +107,8 @@ def _is_behind(part: PartName, step: int) -> bool:
 
 
 def _mismatch(part: PartName, suspicion: Suspicion, step: int, stage: Stage) -> Mismatch:
-    name, metric = _place(suspicion.names[0]), fact("windows.bits", stage=stage, step=step, part=part)
+    name = "clipping" if stage == "clipped" else _place(suspicion.names[0])
+    metric = fact("windows.bits", stage=stage, step=step, part=part)
     at, suspicions = Divergence(stage=stage, step=step, at=name), (replace(suspicion, names=(name,)),)
     if _is_behind(part, step):
         metric, at = fact("windows.bits-behind", stage=stage, part=part), at.replace(step=None)
@@ -128,11 +116,8 @@ def _mismatch(part: PartName, suspicion: Suspicion, step: int, stage: Stage) -> 
         check=f"{part}.portable", outcome="drift", metric=metric, observed=name, limit="equal",
         detail=fact("windows.no-rounding"),
     )  # fmt: skip
-    if part == "probe":
-        rung = "clipped" if name == "clipping" else stage
-        return Mismatch(rung, at, (finding,), suspicions, basis="portable", is_certain=True)
-    at = at.replace(stage="learn") if part == "learn" else at
-    return Mismatch(part, at, (finding,), suspicions, basis="given")
+    is_probe = part == "probe"
+    return Mismatch(at, (finding,), suspicions, "portable" if is_probe else "given", is_certain=is_probe)
 
 
 def _num_equal(pair: Pair, part: PartName) -> int:
@@ -191,35 +176,3 @@ def window_notes(pair: Pair, part: PartName) -> list[Note]:
         if why := windows.unportable or windows.lost:
             notes.append(Note(text=fact("windows.ended", side=side, why=why, part=part)))
     return notes
-
-
-def own_state(pair: Pair, *, parted: bool = False) -> Mismatch | None:
-    """Return a mismatch if a run's weights changed outside its steps.
-
-    `parted`: of processes whose weights differ, which is the consequence of a part that a window may name.
-    """
-    left, right = (loaded.record.evidence.learn for _, loaded in pair.sides)
-    for side, curve in zip((side for side, _ in pair.sides), (left, right), strict=True):
-        if curve is None:
-            continue
-        for part in curve.resumed_wrongly[: 0 if parted else 1]:
-            step = curve.resumed_at[-1] if curve.resumed_at else 0
-            why = fact("windows.resumed", side=side, part=part, step=step)
-            return _of_state("learn.resume", _RESTORED.get(part, "unattributed"), why, step, part)
-        wrong = [found for found in curve.inconsistent if (found.event == "processes") is parted]
-        for found in sorted(wrong, key=lambda found: (found.step, found.rank))[:1]:
-            is_evaluation = (found.part, found.event) == ("weights", "evaluation")
-            code = "evaluation" if is_evaluation else _INCONSISTENT.get(found.part, "optimizer")
-            code = "weights.init" if parted and found.step == 0 else code
-            why = fact(f"windows.state-{found.event}", side=side, part=found.part, rank=found.rank, step=found.step)
-            # Rounding hides it in the losses, which may part far behind.
-            parting = first_step_apart(left, right) if parted and left and right else None
-            evidence = () if parting is None else (fact("windows.curves-part", step=parting),)
-            return _of_state("learn.state", code, why, found.step, found.part, *evidence)
-    return None
-
-
-def _of_state(check: str, code: CauseCode, why: Statement, step: int, part: str, *evidence: Statement) -> Mismatch:
-    finding = Finding(check=check, outcome="drift", metric=fact("windows.own-state"), observed=part)
-    at = Divergence(stage="learn", step=step, at=part)
-    return Mismatch("learn", at, (finding,), (Suspicion(code, why, evidence, (part,), shown=True),), basis="given")

@@ -139,7 +139,7 @@ def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> Plat
     verdict = worst([finding.outcome for finding in left]) if left else "pass"
     at = result.first_divergence
     causes = tuple(cause for cause in result.causes if cause.code not in _SLOW and verdict == "drift")
-    first = None if at is not None and at.stage == "speed" else at
+    first = None if at is not None and at.stage == "throughput" else at
     return result.replace(verdict=verdict, findings=left, causes=causes, first_divergence=first)
 
 

@@ -12,9 +12,9 @@ from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
 from plumbline.schema.evidence import PortableEvidence, PortableWindow, RankDifference
 from plumbline.schema.portable_parts import common, other_formats, window_parts
 from plumbline.schema.sketch import reduced
+from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.digests import finite
 from plumbline.train.ranks import Ranks
-from plumbline.train.watch.recorder import Stage
 from plumbline.train.watch.summaries import Summary
 
 
@@ -51,10 +51,10 @@ def digested(summary: Summary) -> Digested:
 def portable_window(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss: float) -> PortableWindow:
     """Return the window of a recorded step."""
     named = {stage: tuple((name, each.digest) for name, each in found.items()) for stage, found in kept.items()}
-    stages: tuple[Stage, ...] = ("forward", "gradient", "weight")
+    stages: tuple[Stage, ...] = TAPPED
     return PortableWindow(
         step=step, loss=None if finite(loss) is None else loss.hex(), outputs=named["forward"],
-        gradients=named["gradient"], clipped=named["clipped"], weights=named["weight"],
+        gradients=named["gradient"], clipped=named["clipped"], weights=named["optimizer"],
         sketches=tuple(
             (f"{stage} {name}", each.sketch)
             for stage in stages

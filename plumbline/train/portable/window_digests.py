@@ -10,11 +10,12 @@ import torch
 
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.portable_parts import DROPOUT_INPUT, DROPOUT_MASK
+from plumbline.schema.stage import Stage
 from plumbline.train.batches import Batch
 from plumbline.train.digests import host_arrays
 from plumbline.train.engine import StepOutcome
 from plumbline.train.portable.steps import Digested, digested, joined, short_digest
-from plumbline.train.watch.recorder import STAGES, Book, Stage, Tensors
+from plumbline.train.watch.recorder import KEPT, Book, Tensors
 from plumbline.train.watch.summaries import TensorSummary, read_rows
 
 
@@ -71,7 +72,7 @@ class ModuleDigests(Book[Digested]):
     def read(self) -> dict[Stage, dict[str, Digested]]:
         """Return one digest per tensor and module, with the sketch of its first call."""
         rows, _ = read_rows([summary for _, _, summary in self._opened])
-        found: dict[Stage, dict[str, list[Digested]]] = {stage: {} for stage in STAGES}
+        found: dict[Stage, dict[str, list[Digested]]] = {stage: {} for stage in KEPT}
         for (stage, name, summary), row in zip(self._opened, rows, strict=True):
             found[stage].setdefault(name, []).append(digested(summary.read(*row)))
         return {

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
-from plumbline.schema.proof import Draws, ProofStage
+from plumbline.schema.proof import Draws
+from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import sum_limit
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.engine import Engine
@@ -45,7 +46,7 @@ Level = Literal["leaf", "block"]
 class Found:
     """Distance of a tensor from its fp64 definition, in roundings of `dtype`."""
 
-    stage: ProofStage
+    stage: Stage
     name: str
     kind: str
     dtype: torch.dtype

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from plumbline.schema.proof import ORDER, Proof, ProofError
+from plumbline.schema.proof import Proof, ProofError
+from plumbline.schema.stage import STAGES
 from plumbline.schema.tolerance import is_off, is_over, native_norm_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
@@ -220,7 +221,7 @@ class Prover(Observer):
         formless = [found.name for found, error in zip(self._found, errors, strict=True) if error == NO_FORM]
         lost = {**lost, **self._lost, **dict.fromkeys(formless, "not finite in fp64")}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
-        listed.sort(key=lambda each: ORDER.index(each.stage))
+        listed.sort(key=lambda each: STAGES.index(each.stage))
         lacks_memory = self._lacks_memory or (self._modules is not None and self._modules.lacks_memory)
         proof = Proof(
             step=self._step, errors=tuple(listed), tensors=len(listed), draws=draws, lost=why,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
+from plumbline.schema.stage import Stage
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.watch.calls import ModuleCalls
 
 Kept = TypeVar("Kept")
-Stage = Literal["forward", "gradient", "clipped", "weight"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+KEPT: tuple[Stage, ...] = ("forward", "gradient", "clipped", "optimizer")
+"""Stages whose tensors a book stores."""
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -28,7 +29,7 @@ class Book(Generic[Kept]):
 
     def __init__(self) -> None:
         self.calls = ModuleCalls(self.see)
-        self.kept: dict[Stage, dict[str, Kept]] = {stage: {} for stage in STAGES}
+        self.kept: dict[Stage, dict[str, Kept]] = {stage: {} for stage in KEPT}
         """Tensors of the last step as stored, once it is done."""
 
     def see(self, name: str, module: nn.Module, inputs: Any, value: torch.Tensor) -> None:
@@ -100,6 +101,6 @@ class Recorder(Observer, Generic[Kept]):
 
     def done(self, outcome: StepOutcome) -> None:
         """Record weights and loss."""
-        self._book.keep("weight", dict(self._engine.bare.named_parameters()))
+        self._book.keep("optimizer", dict(self._engine.bare.named_parameters()))
         self.loss_value = outcome.loss(self._engine.ranks)
         self._book.done(outcome, self.loss_value)

@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from plumbline.schema import limits
+from plumbline.schema.stage import Stage
 from plumbline.train.batches import Batch
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine, read_losses
-from plumbline.train.watch.recorder import Book, Stage, Tensors
+from plumbline.train.watch.recorder import Book, Tensors
 
 
 class ModuleValues(Book[torch.Tensor]):

@@ -17,12 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from plumbline.schema.stage import Stage
 from plumbline.train.batches import Batch
 from plumbline.train.digests import host_array
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.replay import Keeper
-from plumbline.train.watch.recorder import STAGES, Book, Stage, Tensors
+from plumbline.train.watch.recorder import KEPT, Book, Tensors
 from plumbline.train.watch.summaries import Rows, Summary, TensorSummary, read_rows
 
 
@@ -115,7 +116,7 @@ class ModuleTaps(Book[Summary]):
         """Read all summaries from the device."""
         rows, self.read = read_rows([summary for _, _, summary in self._opened], self.fed)
         rows = self._over_processes(rows)
-        self.kept = {stage: {} for stage in STAGES}
+        self.kept = {stage: {} for stage in KEPT}
         for (stage, name, summary), row in zip(self._opened, rows, strict=True):
             self.kept[stage][name] = summary.read(*row)
         for name, found in self._outputs.items():

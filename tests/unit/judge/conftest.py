@@ -102,7 +102,7 @@ def _portable(plan: Plan) -> dict[str, Any]:
 
     def sketches(step: int) -> list[tuple[str, list[float]]]:
         names = [f"forward {name}" for name, _ in MODULES if step == 0]
-        names += [f"{stage} {name}" for stage in ("gradient", "weight") for name in PARAMETERS]
+        names += [f"{stage} {name}" for stage in ("gradient", "optimizer") for name in PARAMETERS]
         size = {name: 1e-6 if name == "gradient head.weight" else 1.0 for name in names}
         return [
             (name, [plan.portable_sketches.get(f"{step}/{name}", size[name]), *[0.0] * 7])
@@ -211,7 +211,7 @@ class _Training:
             change = np.float32(plan.rates[step] * plan.update_factor.get(step, 1.0)) * value * share_of_it
             decay = np.float32(plan.rates[step] * plan.decay * plan.update_factor.get(step, 1.0))
             self.weights[name] = self.weights[name] - change - decay * self.weights[name]
-            self.tap(step, "weight", name, "Linear", self.weights[name])
+            self.tap(step, "optimizer", name, "Linear", self.weights[name])
         shown = plan.loss_factor if step >= plan.loss_shows_from else 1.0
         self.steps.append({
             "step": step, "batch": {name: digest_array(fields[name].astype(np.int64)) for name in BATCH_FIELDS},

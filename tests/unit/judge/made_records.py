@@ -52,26 +52,27 @@ def _of_all_parts(content: Content) -> None:
     spec = make_record().record.spec.replace(learn=LEARN, speed=SPEED)
     content.update(spec=spec.model_dump(), spec_sha256=spec.digest)
     content["evidence"]["learn"] = {
-        "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "weights_sha256": "d" * 64,
-        "learning_rates": [1e-3] * 8, "batches": LOG, "rows": LOG, "labels": LOG, "start_sha256": "e" * 64,
+        "steps": 8, "losses": [0.5] * 8, "evaluations": [evaluation(4), evaluation(8)], "num_rows": [4] * 8,
+        "weights": [[0, "e" * 16], [8, "d" * 16]], "learning_rates": [1e-3] * 8, "gradient_norms": [0.5] * 8,
+        "batches": {"row_ids": LOG, "input_ids": LOG, "labels": LOG},
         "dropout": [0.1], "portable": windows(0, 7), "proofs": PROOFS, "chance": 0.0,
     }  # fmt: skip
     content["evidence"]["speed"] = {
         "steps": 10, "warmup_steps": 4, "samples_per_second": 10.0, "tokens_per_second": 80.0, "step_seconds": 0.4,
         "wall_seconds": 4.0,
-        "trail": speed_trail(content), "proofs": PROOFS,
+        **speed_log(content), "proofs": PROOFS,
         "portable": {"windows": [], "lost": "out of memory"}, "production": {"lost": "out of memory"},
     }  # fmt: skip
 
 
-def speed_trail(content: Content, num_steps: int = 14) -> Content:
-    """Return the trail of a speed part that trains on the probe's batches, again and again."""
+def speed_log(content: Content, num_steps: int = 14) -> Content:
+    """Return the log of a speed part that trains on the probe's batches, again and again."""
     batches = content["arrays"]["batches"]
     marks = {name: (values * num_steps)[:num_steps] for name, values in marks_of(batches).items()}
     rows = [content["spec"]["batch_size"]] * num_steps
     return {
-        "num_rows": rows, "marks": marks, "losses": [0.5] * num_steps, "learning_rates": [1e-3] * num_steps,
-        "weights": [],
+        "num_rows": rows, "batches": marks, "losses": [0.5] * num_steps, "learning_rates": [1e-3] * num_steps,
+        "gradient_norms": [0.5] * num_steps, "weights": [[0, "0" * 16]], "dropout": [],
     }  # fmt: skip
 
 
@@ -115,14 +116,14 @@ def checked(name: str, verdict: str, **changes: object) -> LoadedRecord:
     return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
 
 
-def learned(accuracy: float, losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:
+def learned(accuracy: float, losses: tuple[float, ...], last: str, **changes: Any) -> LoadedRecord:
     made = make_record(fingerprint=changes.pop("fingerprint", {}))
     evaluation = made.record.evidence.probe.evaluation.replace(accuracy=accuracy, num_rows=1024)  # type: ignore[union-attr]
     learn = {
         "steps": 2,
         "losses": losses,
         "evaluations": [evaluation.to_json()],
-        "weights_sha256": weights * 64,
+        "weights": [[0, "0" * 16], [changes.get("steps", 2), last * 16]],
         "chance": 0.0,
     }
     evidence = made.record.evidence.replace(learn=learn | changes)

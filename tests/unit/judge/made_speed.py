@@ -6,7 +6,6 @@ from typing import Any
 
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Evidence, SpeedEvidence
-from plumbline.schema.production import SpeedTrail
 
 from .conftest import make_record
 
@@ -23,7 +22,7 @@ def speed(slower: float = 0.0, **changes: Any) -> SpeedEvidence:
     phases = BREAKDOWN | changes.get("breakdown", {})
     seconds = sum(phases.values()) * (1 + slower)
     return SpeedEvidence(
-        steps=100, warmup_steps=16, trail=_trail(116),
+        steps=100, warmup_steps=16, **_log(116),
         samples_per_second=32 / seconds, tokens_per_second=None, step_seconds=seconds,
         step_seconds_quartiles=(seconds * 0.995, seconds * 1.005), step_seconds_p95=seconds * 1.02, breakdown=phases,
         microbenchmarks=RATES | changes.get("rates", {}), samples=SAMPLES | changes.get("samples", {}),
@@ -31,12 +30,13 @@ def speed(slower: float = 0.0, **changes: Any) -> SpeedEvidence:
     )  # fmt: skip
 
 
-def _trail(steps: int) -> SpeedTrail:
+def _log(steps: int) -> dict[str, Any]:
     """Return what a whole record says of each step that `speed` trained."""
     marks = dict.fromkeys(("input_ids", "labels"), ("0" * 16,) * steps)
-    return SpeedTrail(
-        num_rows=(32,) * steps, marks=marks, losses=(0.5,) * steps, learning_rates=(1e-3,) * steps, weights=()
-    )
+    return {
+        "num_rows": (32,) * steps, "batches": marks, "losses": (0.5,) * steps, "learning_rates": (1e-3,) * steps,
+        "gradient_norms": (0.5,) * steps, "weights": ((0, "0" * 16),), "dropout": (),
+    }  # fmt: skip
 
 
 def record(evidence: SpeedEvidence, platform: str = "left") -> LoadedRecord:
@@ -73,8 +73,8 @@ def run(rate: float | None = 100.0, **changes: Any) -> SpeedEvidence:
         key: value if isinstance(value, tuple) else (value,) for key, value in changes.pop("samples", {}).items()
     }
     fields = {"steps": 64, "warmup_steps": 3, "tokens_per_second": None, "step_seconds": 0.25} | changes
-    trail = _trail(fields["steps"] + fields["warmup_steps"])
-    return SpeedEvidence(samples_per_second=rate, samples=samples, **({"trail": trail} | fields))
+    log = _log(fields["steps"] + fields["warmup_steps"])
+    return SpeedEvidence(samples_per_second=rate, samples=samples, **(log | fields))
 
 
 def computed(seconds: float, **samples: Any) -> SpeedEvidence:

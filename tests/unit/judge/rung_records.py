@@ -9,7 +9,7 @@ from typing import Any
 
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.bits import RUNGS, bits, evaluation_bits
+from plumbline.judge.rungs.bits import FIELDS, bits, evaluation_bits
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_json
 from plumbline.schema.evidence import LearnEvidence
@@ -50,7 +50,7 @@ def both(rung: Callable[..., Any], left: LoadedRecord, right: LoadedRecord, *arg
 
 def first_bits(pair: Pair) -> Mismatch | None:
     """Return the first different bits of two runs, whatever explains them."""
-    places = ((step, rung) for step in range(len(pair.common)) for rung in RUNGS if rung not in pair.imposed)
+    places = ((step, rung) for step in range(len(pair.common)) for rung in FIELDS if rung not in pair.imposed)
     found = (bits(pair, step, rung) for step, rung in places)
     evaluated = evaluation_bits(pair) if "evaluation" not in pair.imposed else None
     return next((mismatch for mismatch in found if mismatch is not None), evaluated)
@@ -86,10 +86,12 @@ END = {
     "step": 5, "num_rows": 6, "rows_sha256": "a" * 64, "training_mode": False, "predictions_sha256": "b" * 64,
     "logits_sha256": "c" * 64, "loss": 0.5, "accuracy": 0.5,
 }  # fmt: skip
+BATCHES = {"row_ids": log("b"), "input_ids": log("a"), "labels": log("c")}
 LEARN: Content = {
-    "steps": STEPS, "losses": [0.7 - 0.01 * step for step in range(STEPS)], "weights_sha256": "a" * 64,
+    "steps": STEPS, "losses": [0.7 - 0.01 * step for step in range(STEPS)],
+    "weights": [[0, "b" * 16], [STEPS, "a" * 16]],
     "evaluations": [END | {"step": 2}, END], "learning_rates": [1e-3 + 1e-4 * step for step in range(STEPS)],
-    "batches": log("a"), "rows": log("b"), "labels": log("c"), "start_sha256": "b" * 64, "dropout": [0.1, 0.25],
+    "batches": BATCHES, "num_rows": [4] * STEPS, "gradient_norms": [0.5] * STEPS, "dropout": [0.1, 0.25],
     "chance": 0.0,
 }  # fmt: skip
 

@@ -52,7 +52,7 @@ def apart(reference: LoadedRecord, stage: str, name: str, error: float) -> float
 
 
 @pytest.mark.parametrize(
-    ("stage", "name"), [("forward", "layer.norm"), ("gradient", "head.weight"), ("weight", "head.weight")]
+    ("stage", "name"), [("forward", "layer.norm"), ("gradient", "head.weight"), ("optimizer", "head.weight")]
 )
 def test_a_tensor_just_over_its_floor_counts_in_an_experiment_and_not_between_trainings(
     reference: LoadedRecord, stage: str, name: str
@@ -97,7 +97,7 @@ def test_a_difference_by_definition_is_restored_from_a_quarter_on(share_left: fl
     ]
     way = Intervention("the update by its definition", STEPS, by_definition=True)
     at = Divergence(stage="optimizer", step=0, at="head.weight")
-    item = Mismatch("optimizer", at, (Finding(check="probe.bits", outcome="drift"),), (Suspicion("optimizer", ""),))
+    item = Mismatch(at, (Finding(check="probe.bits", outcome="drift"),), (Suspicion("optimizer", ""),))
     before, after = sides
     outcome = check_restored(
         Pair(make_record(), before),
@@ -139,8 +139,13 @@ def ended(accuracy: float, rows: int = 1000) -> dict[str, Any]:
         step=2, num_rows=rows, rows_sha256="a" * 64, training_mode=False, predictions_sha256="b" * 64,
         logits_sha256="c" * 64, loss=0.5, accuracy=accuracy,
     )  # fmt: skip
-    weights = f"{round(accuracy * 10**6):064x}"
-    return {"steps": 2, "losses": [0.7, accuracy], "evaluations": [evaluation.to_json()], "weights_sha256": weights}
+    weights = f"{round(accuracy * 10**6):016x}"
+    return {
+        "steps": 2,
+        "losses": [0.7, accuracy],
+        "evaluations": [evaluation.to_json()],
+        "weights": [[2, weights]],
+    }
 
 
 def gap(ours: float, theirs: float, gates: Gates = Gates()) -> str:  # noqa: B008 - frozen

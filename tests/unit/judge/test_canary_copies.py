@@ -90,7 +90,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
 
     same = [probe.steps[0], probe.steps[1].replace(batch=probe.steps[0].batch), *probe.steps[2:]]
     plain = [tap.replace(kind="Linear") if tap.kind == "LayerNorm" else tap for tap in probe.taps]
-    owned = [tap.replace(kind="LayerNorm") if tap.stage == "weight" else tap for tap in plain]
+    owned = [tap.replace(kind="LayerNorm") if tap.stage == "optimizer" else tap for tap in plain]
     # What is incomplete or failed is invalid by itself.
     short = {name: values for name, values in original.arrays.items() if name != "sketches"}
     failed = original.record.replace(exit={"status": "failed", "code": "data", "message": "too large"})

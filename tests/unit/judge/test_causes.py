@@ -94,7 +94,7 @@ def curing(*faults: Fault) -> Callable[[Request], LoadedRecord | None]:
     def run(request: Request) -> LoadedRecord:
         if request.runs_on == "reference":
             return experiment_record(Plan(tap_steps=tapped(request)), request)
-        restored = {replay.rung for replay in request.experiment.replays} | {request.experiment.precision or ""}
+        restored = {replay.stage for replay in request.experiment.replays} | {request.experiment.precision or ""}
         plan = plan_of(*(each for each in faults if not each.cures & restored))
         return experiment_record(replace(plan, tap_steps=tapped(request)), request)
 

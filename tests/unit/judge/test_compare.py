@@ -254,6 +254,6 @@ def test_updates_of_the_same_length_in_another_direction_are_no_rate(reference: 
     probe = made.record.evidence.probe
     assert probe is not None
     for place, tap in enumerate(probe.taps):
-        if tap.stage == "weight" and tap.step == 0:
+        if tap.stage == "optimizer" and tap.step == 0:
             made.arrays["sketches"]["sketch"][place] *= 1.2
     assert codes(compare(reference, made)) == ["optimizer"]

@@ -221,7 +221,7 @@ def test_a_generator_that_is_seeded_within_each_step_is_put_back_at_each(referen
     plan = Plan(seed=2)
 
     def run(request: Request) -> LoadedRecord:
-        always = any(replay.rung == "rng" and replay.step is None for replay in request.experiment.replays)
+        always = any(replay.stage == "rng" and replay.step is None for replay in request.experiment.replays)
         return experiment_record(Plan() if always else plan, request)
 
     state, asked = confirm(reference, plan, run)
@@ -247,7 +247,7 @@ def test_a_gradient_that_changed_after_its_record_is_told_from_an_update(referen
     plan = Plan(gradient_sign=-1.0)
 
     def run(request: Request) -> LoadedRecord:
-        imposed = any(replay.rung == "clipped" for replay in request.experiment.replays)
+        imposed = any(replay.stage == "clipped" for replay in request.experiment.replays)
         fine = request.runs_on == "reference" or (imposed and heals)
         return experiment_record(Plan() if fine else plan, request)
 

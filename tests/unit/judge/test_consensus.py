@@ -172,7 +172,7 @@ def test_the_suites_own_gates_say_who_is_healthy(margin: float, expected: str) -
     def ended(record: LoadedRecord, accuracy: float) -> LoadedRecord:
         evaluation = record.record.evidence.probe.evaluation.to_json()  # type: ignore[union-attr]
         learn = {
-            "steps": 2, "losses": [0.7] * 2, "weights_sha256": "d" * 64,
+            "steps": 2, "losses": [0.7] * 2, "weights": [[2, "d" * 16]],
             "evaluations": [evaluation | {"accuracy": accuracy, "num_rows": 4096}],
         }  # fmt: skip
         return edit(record, lambda content: content["evidence"].update(learn=learn))

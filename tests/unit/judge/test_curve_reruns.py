@@ -24,6 +24,7 @@ from .test_causes import failed
 CURVE = 8
 LOSSES = tuple(0.7 - 0.01 * step for step in range(CURVE))
 LOG = [f"{step:016x}" for step in range(CURVE)]
+BATCHES = dict.fromkeys(("row_ids", "input_ids", "labels"), LOG)
 OTHER_LOG = [*LOG[:3], "f" * 16, *LOG[4:]]
 
 
@@ -33,10 +34,15 @@ def curve(parted: int | None = None, **changes: Any) -> LoadedRecord:
     given = {
         "steps": CURVE,
         "learning_rates": [1e-3] * CURVE,
-        "batches": LOG,
+        "batches": BATCHES,
         "dropout": [0.1],
     } | changes
     return learned(0.85, losses, "a" if parted is None else "b", **given)
+
+
+def ended(mark: str) -> list[list[Any]]:
+    """Return the weights of a curve that ends with these."""
+    return [[0, "0" * 16], [CURVE, mark * 16]]
 
 
 def at_five(**changes: Any) -> dict[str, Any]:
@@ -103,17 +109,16 @@ BOTH = (
         (at_five(loss="0x1p-2"), "loss"),
         (at_five(gradients=[["embed.weight", "f" * 16]]), "gradient"),
         (at_five(weights=[["embed.weight", "f" * 16]]), "optimizer"),
-        ({"start_sha256": "f" * 64}, "weights.init"),
-        ({"batches": OTHER_LOG, "rows": OTHER_LOG}, "data.order"),
-        ({"batches": OTHER_LOG, "labels": OTHER_LOG}, "data.labels"),
-        ({"batches": OTHER_LOG}, "tokenization"),
+        ({"weights": [[0, "f" * 16], [CURVE, "b" * 16]]}, "weights.init"),
+        ({"batches": BATCHES | {"row_ids": OTHER_LOG}}, "data.order"),
+        ({"batches": BATCHES | {"labels": OTHER_LOG}}, "data.labels"),
+        ({"batches": BATCHES | {"input_ids": OTHER_LOG}}, "tokenization"),
     ],
 )
 def test_a_difference_that_the_records_show_is_confirmed_if_both_sides_repeat_their_bits(
     changes: dict[str, Any], code: str
 ) -> None:
-    plain = at_five() | {"start_sha256": "e" * 64, "rows": LOG, "labels": LOG}
-    reference, candidate = curve(**plain), curve(5, **(plain | changes))
+    reference, candidate = curve(**at_five()), curve(5, **(at_five() | changes))
     assert [(cause.code, cause.sure) for cause in compare(reference, candidate).causes] == [(code, "likely")]
     state, asked = confirm(reference, candidate, repeating(reference, candidate))
     assert (named(state), tried(state)) == ([(code, "confirmed")], BOTH)
@@ -128,8 +133,8 @@ def test_a_curve_whose_records_show_nothing_stays_unattributed_with_what_was_tri
     assert (named(state), tried(state), len(asked)) == ([("unattributed", "unattributed")], BOTH, 2)
 
 
-def test_different_ids_or_masks_are_not_told_apart_by_any_rerun() -> None:
-    """A record of a masked task names no cause for a different batch of equal rows."""
+def test_other_masked_tokens_are_other_draws() -> None:
+    """A batch of equal rows whose ids and labels differ, in a task that draws its labels."""
 
     def masked(record: LoadedRecord) -> LoadedRecord:
         spec = record.record.spec.replace(task="masked-lm")
@@ -137,16 +142,15 @@ def test_different_ids_or_masks_are_not_told_apart_by_any_rerun() -> None:
         arrays = record.arrays | {"batches": batches | {"labels": batches["input_ids"]}}
         return LoadedRecord(record.record.replace(spec=spec, spec_sha256=spec.digest), record.folder, arrays)
 
-    log = {"rows": LOG, "labels": LOG}
-    reference, candidate = masked(curve(**log)), masked(curve(5, **(log | {"batches": OTHER_LOG})))
-    state, _ = confirm(reference, candidate, repeating(reference, candidate))
-    assert (named(state), tried(state)) == ([("unattributed", "unattributed")], BOTH)
+    drawn = {"batches": BATCHES | {"input_ids": OTHER_LOG, "labels": OTHER_LOG}}
+    causes = compare(masked(curve()), masked(curve(5, **drawn))).causes
+    assert [cause.code for cause in causes] == ["rng"]
 
 
 @pytest.mark.parametrize(("parted", "steps"), [(0, 4), (1, 4), (3, 6), (4, 7), (5, 8), (7, 8), (None, 8)])
 def test_a_rerun_ends_after_the_steps_that_show_the_difference(parted: int | None, steps: int) -> None:
     """Final weights that differ behind equal losses show at the end alone."""
-    candidate = curve(parted) if parted is not None else curve(weights_sha256="f" * 64)
+    candidate = curve(parted) if parted is not None else curve(weights=ended("f"))
     state, asked = confirm(curve(), candidate, repeating(curve(), candidate))
     assert [request.experiment.steps for request in asked] == [steps, steps]
     code = {0: "operator", None: "optimizer"}.get(parted, "unattributed")
@@ -254,7 +258,7 @@ def test_an_evaluation_alone_is_tested_by_its_definition_and_by_no_rerun_of_the_
         return rerun(reference if request.experiment.replays and heals else candidate, request)
 
     state, asked = confirm(reference, candidate, answer)
-    assert [[replay.rung for replay in request.experiment.replays] for request in asked] == [[], ["evaluation"]]
+    assert [[replay.stage for replay in request.experiment.replays] for request in asked] == [[], ["evaluation"]]
     assert {request.runs_on for request in asked} == {"candidate"}
     assert named(state) == [("evaluation", "confirmed" if heals else "likely")]
 

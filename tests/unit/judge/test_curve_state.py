@@ -136,7 +136,7 @@ def test_a_process_in_another_format_is_a_precision() -> None:
 
 @pytest.mark.parametrize("ended", [{"lost": "out of memory"}, {"unportable": "aten.sinh"}])
 def test_a_curve_without_windows_proves_nothing_behind_other_kernels(ended: dict[str, str]) -> None:
-    whole_one, lost, other_bits = two(), {"portable": windows() | ended}, {"weights_sha256": "f" * 64}
+    whole_one, lost, other_bits = two(), {"portable": windows() | ended}, {"weights": [[0, "e" * 16], [8, "f" * 16]]}
     for left, right in ((whole_one, lost), (lost, whole_one)):
         assert judged(right | other_bits, left, other=True).verdict == "inconclusive"
         assert {judged(right, left, other=other).verdict for other in (True, False)} == {"pass"}  # equal bits

@@ -12,7 +12,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 
 from .conftest import other_kernel
-from .test_curve_reruns import CURVE, LOSSES, curve
+from .test_curve_reruns import CURVE, LOSSES, curve, ended
 
 EVALUATION = curve().record.evidence.learn.evaluations[-1]  # type: ignore[union-attr]
 OTHER_END = EVALUATION.replace(step=CURVE, loss=1.0)
@@ -59,7 +59,7 @@ def test_a_lost_loss_equals_none() -> None:
 def test_weights_and_evaluations_count_at_the_end_of_the_curve_alone() -> None:
     side = curve(evaluations=[OTHER_END.to_json()])
     ends = [
-        curve(weights_sha256="c" * 64, evaluations=[OTHER_END.to_json()]),
+        curve(weights=ended("c"), evaluations=[OTHER_END.to_json()]),
         curve(evaluations=[OTHER_END.replace(accuracy=0.5).to_json()]),
         curve(evaluations=[]),
     ]
@@ -69,7 +69,7 @@ def test_weights_and_evaluations_count_at_the_end_of_the_curve_alone() -> None:
             assert has_equal_bits(side, other, steps) is is_equal
             assert has_equal_bits(other, side, steps) is is_equal
     assert has_equal_bits(side, side, CURVE)
-    unknown = curve(weights_sha256=None, evaluations=[OTHER_END.to_json()])
+    unknown = curve(weights=(), evaluations=[OTHER_END.to_json()])
     assert not has_equal_bits(unknown, unknown, CURVE)
     assert has_equal_bits(unknown, unknown, CURVE - 1)
 
@@ -108,15 +108,15 @@ def test_evaluations_of_different_trainings_are_never_equal() -> None:
     for other in (
         curve(evaluations=[]),
         curve(evaluations=[OTHER_END.to_json(), OTHER_END.to_json()]),
-        curve(weights_sha256="c" * 64, evaluations=[OTHER_END.to_json()]),
-        curve(weights_sha256="A".lower() * 63 + "0", evaluations=[OTHER_END.to_json()]),
+        curve(weights=ended("c"), evaluations=[OTHER_END.to_json()]),
+        curve(weights=[[0, "0" * 16], [CURVE, "a" * 15 + "0"]], evaluations=[OTHER_END.to_json()]),
         with_losses((*LOSSES[:7], 9.0), evaluations=[OTHER_END.to_json()]),
         with_losses(LOSSES[:7], evaluations=[OTHER_END.to_json()]),
         without_learn(side),
     ):
         assert not has_equal_evaluations(side, other)
         assert not has_equal_evaluations(other, side)
-    unknown = curve(weights_sha256=None, evaluations=[OTHER_END.to_json()])
+    unknown = curve(weights=(), evaluations=[OTHER_END.to_json()])
     assert not has_equal_evaluations(unknown, unknown)
     assert has_equal_evaluations(curve(evaluations=[]), curve(evaluations=[]))
 

@@ -18,7 +18,6 @@ from plumbline.schema.verdict import Divergence, Finding
 from .conftest import PARAMETERS, STEPS, make_record
 
 TRAINED = frozenset(PARAMETERS)
-_STAGES = {"clipped": "gradient"}
 _CODES = {
     "data": "data.content", "batch": "data.labels", "weights": "weights.init", "rng": "rng",
     "forward": "operator", "loss": "loss", "gradient": "gradient", "clipped": "gradient", "optimizer": "optimizer",
@@ -28,9 +27,9 @@ _CODES = {
 
 def mismatch(rung: str, step: int | None = 1, at: str = "layer.norm", **more: Any) -> Mismatch:
     finding = Finding(check=more.pop("check", "probe.bits"), outcome="drift")
-    place = Divergence(stage=_STAGES.get(rung, rung), step=step, at=at)  # type: ignore[arg-type]
+    place = Divergence(stage=rung, step=step, at=at)  # type: ignore[arg-type]
     suspicion = suspected(more.pop("code", _CODES[rung]), **more)
-    return Mismatch(rung, place, (finding,), (suspicion,))
+    return Mismatch(place, (finding,), (suspicion,))
 
 
 def suspected(code: str, **more: Any) -> Suspicion:
@@ -60,7 +59,7 @@ def test_an_experiment_ends_two_steps_after_the_difference_and_never_after_the_p
             if way.method == "replay" and not way.kind:
                 assert way.steps == (STEPS if rung in whole else min(first + 3, STEPS))
             assert all((replay.step or 0) < way.steps for replay in way.replays if first < STEPS)
-            assert {capture.rung for capture in way.captures} <= {replay.rung for replay in way.replays}
+            assert {capture.stage for capture in way.captures} <= {replay.stage for replay in way.replays}
 
 
 @pytest.mark.parametrize(("step", "steps"), [(0, 3), (1, 4), (3, 6), (4, 6), (9, 6), (None, 3)])
@@ -99,10 +98,10 @@ def test_rounding_is_tested_by_fp64_over_the_whole_probe(reference: LoadedRecord
 
 def test_a_gradient_blamed_for_an_update_is_restored_after_clipping(reference: LoadedRecord) -> None:
     (clipped,) = ways_of(reference, mismatch("optimizer", 1, code="gradient"))
-    assert {replay.rung for replay in clipped.replays} == {"clipped"}
+    assert {replay.stage for replay in clipped.replays} == {"clipped"}
     assert [replay.step for replay in clipped.replays] == [0, 1, 2, 3]
     (plain,) = ways_of(reference, mismatch("gradient", 1))
-    assert {replay.rung for replay in plain.replays} == {"gradient"}
+    assert {replay.stage for replay in plain.replays} == {"gradient"}
     (update,) = ways_of(reference, mismatch("optimizer", 1))
     assert update.by_definition
 
@@ -137,7 +136,7 @@ def test_generators_are_restored_at_the_start_only_for_a_difference_there(
 @pytest.mark.parametrize(("check", "rungs"), [("probe.update", []), ("probe.optimizer", ["settings"])])
 def test_an_update_is_restored_by_its_definition(reference: LoadedRecord, check: str, rungs: list[str]) -> None:
     (way,) = ways_of(reference, mismatch("optimizer", 1, check=check))
-    assert ([replay.rung for replay in way.replays], sorted(way.rungs)) == (["optimizer"], rungs)
+    assert ([replay.stage for replay in way.replays], sorted(way.rungs)) == (["optimizer"], rungs)
 
 
 def taps(*named: tuple[int, str, str, str]) -> tuple[Tap, ...]:
@@ -149,7 +148,7 @@ def taps(*named: tuple[int, str, str, str]) -> tuple[Tap, ...]:
 
 TAPS = taps(
     (3, "forward", "third", "Norm"), (1, "gradient", "second", "Gradient"), (1, "forward", "third", "Norm"),
-    (1, "forward", "first", "Linear"), (1, "forward", "second", "Norm"), (1, "weight", "first", "Weight"),
+    (1, "forward", "first", "Linear"), (1, "forward", "second", "Norm"), (1, "optimizer", "first", "Weight"),
 )  # fmt: skip
 
 
@@ -166,7 +165,7 @@ def test_all_modules_of_the_class_of_the_module_are_imposed(reference: LoadedRec
         ways = ways_of(with_taps(reference, TAPS), mismatch("forward", step, at))
         assert [(way.method, way.kind, way.steps) for way in ways] == [("replay", kind, step + 1)] * bool(kind)
         expected = {"Norm": ("third",) if step == 3 else ("third", "second"), "Linear": ("first",)}.get(kind, ())
-        captured = [capture.names for way in ways for capture in way.captures if capture.rung == "forward"]
+        captured = [capture.names for way in ways for capture in way.captures if capture.stage == "forward"]
         assert captured == [expected] * bool(kind)
 
 
@@ -175,14 +174,14 @@ def test_outputs_are_imposed_at_one_step_or_up_to_a_step() -> None:
     assert single.description == "the reference's outputs of every Norm at step 3"
     several = forward_of(TAPS, 3, "Norm", until=6)
     assert several.description == "the reference's outputs of every Norm at steps 3 to 5"
-    assert [(replay.rung, replay.step) for replay in several.replays] == [
+    assert [(replay.stage, replay.step) for replay in several.replays] == [
         (rung, step) for step in (3, 4, 5) for rung in ("forward", "gradient")
     ]
     [listed(way) for way in (single, several, forward_of((), 2, "Norm"))]
 
 
 def _imposing(**more: Any) -> Intervention:
-    replays = tuple(Replay(rung=rung, step=3, source=CAPTURED) for rung in ("gradient", "forward", "clipped"))  # type: ignore[arg-type]
+    replays = tuple(Replay(stage=rung, step=3, source=CAPTURED) for rung in ("gradient", "forward", "clipped"))  # type: ignore[arg-type]
     return Intervention("a way", 4, replays=replays, rungs=frozenset({"gradient"}), **more)
 
 
@@ -204,10 +203,10 @@ def test_gradients_that_only_one_side_has_are_not_imposed_and_their_updates_are_
 def test_a_restored_value_reads_the_capture_of_its_own_record() -> None:
     source = Source("reference-state.safetensors", "unit", "state.safetensors")
     replays = (
-        Replay(rung="forward", step=3, source=CAPTURED), Replay(rung="rng", source=source.key), Replay(rung="schedule"),
-        Replay(rung="gradient", step=1, source=CAPTURED),
+        Replay(stage="forward", step=3, source=CAPTURED), Replay(stage="rng", source=source.key),
+        Replay(stage="schedule"), Replay(stage="gradient", step=1, source=CAPTURED),
     )  # fmt: skip
-    capture = Capture(rung="forward", names=("third",), step=3)
+    capture = Capture(stage="forward", names=("third",), step=3)
     way = Intervention("a way", 4, replays=replays, sources=(source,), captures=(capture,))
     captured = way.captured_in("unit-x3")
     key = "capture-unit-x3.safetensors"

@@ -12,7 +12,8 @@ from plumbline.judge import compare
 from plumbline.judge.mismatches import Mismatch, Suspicion, is_same_place, with_kernel_last, without
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.walk import RUNGS, position, walk
+from plumbline.judge.walk import walk
+from plumbline.schema.stage import STAGES
 from plumbline.schema.verdict import Divergence, Finding
 
 from .conftest import STEPS, make_record, other_kernel
@@ -44,14 +45,14 @@ def test_the_first_different_bit_of_an_untapped_step_is_found_in_both_directions
     pair = Pair(*(reversed(sides) if swapped else sides))
     found = first_bits(pair)
     assert found is not None
-    assert (found.rung, found.at.step, found.at.at) == (rung, step, place)
+    assert (found.stage, found.at.step, found.at.at) == (rung, step, place)
     assert found.suspicions[0].code == (
-        "kernel" if rung in ("forward", "gradient") else found.rung.replace("clipped", "gradient")
+        "kernel" if rung in ("forward", "gradient") else found.stage.replace("clipped", "gradient")
     )
     assert (found.findings[0].observed, found.findings[0].limit) == (None, 0.0)
     # A rung that an experiment imposed is not evidence.
     imposed = first_bits(replace(pair, imposed=frozenset({rung})))
-    place = (imposed.rung, imposed.at.step) if imposed else None
+    place = (imposed.stage, imposed.at.step) if imposed else None
     assert place == (None if rung == "optimizer" else ("optimizer", 5))
 
 
@@ -73,7 +74,7 @@ def test_a_scalar_within_rounding_suspects_a_kernel_and_beyond_it_a_formula(
     changes = {field: value * factor} | ({shows: "e" * 64} if shows else {})
     found = first_bits(Pair(made, edit(made, at_step(3, **changes))))
     assert found is not None
-    assert (found.rung, found.at.step) == (rung, 3)
+    assert (found.stage, found.at.step) == (rung, 3)
     first = found.suspicions[0].code
     assert (first == "kernel") is (abs(factor - 1) < 1e-5)
     assert "nondeterminism" in {each.code for each in found.suspicions}
@@ -85,7 +86,7 @@ def test_the_first_module_that_differs_is_the_place(name: str, step: int, size: 
     found = first_bits(Pair(make_record(), make_record(noise={name: size})))
     assert found is not None
     module = name.partition("@")[0]
-    assert (found.rung, found.at.step, found.at.at) == ("forward", step, module if step != 1 else "logits")
+    assert (found.stage, found.at.step, found.at.at) == ("forward", step, module if step != 1 else "logits")
 
 
 def test_an_evaluation_alone_is_the_last_place_to_differ() -> None:
@@ -94,7 +95,7 @@ def test_an_evaluation_alone_is_the_last_place_to_differ() -> None:
     for pair in (Pair(made, other), Pair(other, made)):
         found = first_bits(pair)
         assert found is not None
-        assert (found.rung, found.at.stage, found.at.at) == ("evaluation", "evaluation", "logits")
+        assert (found.stage, found.at.stage, found.at.at) == ("evaluation", "evaluation", "logits")
         assert [each.code for each in found.suspicions] == ["evaluation", "nondeterminism"]
         assert first_bits(replace(pair, imposed=frozenset({"evaluation"}))) is None
     for gone in (edit(made, lambda content: probe(content).update(evaluation=None)),):
@@ -115,8 +116,8 @@ def test_recorded_differences_that_explain_rounding_are_listed() -> None:
 
 
 def item(rung: str, step: int | None, code: Any = "operator", at: str = "x", **fields: Any) -> Mismatch:
-    place = Divergence(stage="forward", step=step, at=at)
-    return Mismatch(rung, place, (Finding(check="c", outcome="drift"),), (Suspicion(code, "w"),), **fields)
+    place = Divergence(stage=rung, step=step, at=at)  # type: ignore[arg-type]
+    return Mismatch(place, (Finding(check="c", outcome="drift"),), (Suspicion(code, "w"),), **fields)
 
 
 @pytest.mark.parametrize(
@@ -126,17 +127,17 @@ def item(rung: str, step: int | None, code: Any = "operator", at: str = "x", **f
         (item("weights", 5), (0, 3)),
         (item("data", None), (math.inf, 0)),
         (item("data", 3), (3, 0)),
-        (item("forward", 4), (4, 6)),
-        (item("loss", 4), (4, 7)),
-        (item("evaluation", None), (math.inf, 12)),
+        (item("forward", 4), (4, STAGES.index("forward"))),
+        (item("loss", 4), (4, STAGES.index("loss"))),
+        (item("evaluation", None), (math.inf, STAGES.index("evaluation"))),
     ],
 )
 def test_a_mismatch_has_its_position_by_step_and_rung(mismatch: Mismatch, expected: tuple[float, int]) -> None:
-    assert position(mismatch) == expected
+    assert mismatch.position == expected
 
 
-def test_rungs_of_one_step_are_in_the_order_of_consequence() -> None:
-    assert [position(item(rung, 2))[1] for rung in RUNGS[4:]] == list(range(4, 13))
+def test_stages_of_one_step_are_in_the_order_of_consequence() -> None:
+    assert [item(stage, 2).position[1] for stage in STAGES[4:]] == list(range(4, len(STAGES)))
 
 
 def test_suspicions_are_reordered_and_dropped_by_code() -> None:
@@ -202,4 +203,4 @@ def test_each_combination_of_faults_has_its_causes_in_order(name: str, explained
     assert bool(walked.rounding) is explained
     codes = [mismatch.suspicions[0].code for mismatch in walked.mismatches]
     assert len(set(codes)) == len(codes)
-    assert [position(each) for each in walked.mismatches] == sorted(position(each) for each in walked.mismatches)
+    assert [each.position for each in walked.mismatches] == sorted(each.position for each in walked.mismatches)

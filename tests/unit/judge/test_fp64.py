@@ -93,7 +93,7 @@ def test_a_hidden_difference_is_no_nondeterminism_after_an_equal_rerun(reference
     def run(request: Any) -> LoadedRecord:
         if request.runs_on == "reference":
             return experiment_record(Plan(), request)
-        rungs = {replay.rung for replay in request.experiment.replays}
+        rungs = {replay.stage for replay in request.experiment.replays}
         healed = replace(plan, weights_seed=Plan().weights_seed) if "weights" in rungs else plan
         return experiment_record(replace(healed, noise={}) if "forward" in rungs else healed, request)
 
@@ -150,7 +150,7 @@ def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: d
         return LoadedRecord(short.record.replace(evidence=evidence.to_json()), short.folder, short.arrays)
 
     def run(request: Any) -> LoadedRecord:
-        by_definition = any(replay.rung == "loss" for replay in request.experiment.replays)
+        by_definition = any(replay.stage == "loss" for replay in request.experiment.replays)
         if request.runs_on == "reference" or by_definition:
             return record({}, request)
         return record(in_fp64 if request.experiment.precision == "fp64" else LATE, request)

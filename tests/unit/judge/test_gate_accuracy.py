@@ -116,4 +116,4 @@ def test_a_drift_of_accuracy_alone_is_unattributed_with_its_place() -> None:
     judgement = compare(left, learned(0.6, (0.7, 0.6), "b", fingerprint=other_kernel()))
     assert [cause.code for cause in judgement.causes] == ["unattributed"]
     assert judgement.first_divergence is not None
-    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("learn", "accuracy")
+    assert (judgement.first_divergence.part, judgement.first_divergence.at) == ("learn", "accuracy")

@@ -13,6 +13,7 @@ from plumbline.judge.gates.throughput_causes import lost_share
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.step_log import StepLog
 from plumbline.schema.suite import Gates
 from tests.said import said
 
@@ -171,13 +172,13 @@ def test_a_part_that_was_not_measured_has_no_finding_unless_demanded(
 
 
 def test_throughput_that_was_not_asked_for_has_no_finding_and_a_drift_its_place() -> None:
-    whole = speed().trail
+    log = {name: getattr(speed(), name) for name in StepLog.model_fields}
     before, slow = (
-        only(evidence=computed(seconds).replace(steps=100, trail=whole, warmup_steps=16, wall_seconds=100 * seconds))
+        only(evidence=computed(seconds).replace(steps=100, **log, warmup_steps=16, wall_seconds=100 * seconds))
         for seconds in (1.0, 2.0)
     )
     assert compare(before, slow, throughput=False).findings == ()
     judgement = compare(before, slow, confirms=computed(2.0))
     assert judgement.first_divergence is not None
-    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("speed", "throughput")
+    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("throughput", "throughput")
     assert compare(before, slow).first_divergence is None

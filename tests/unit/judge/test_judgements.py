@@ -136,7 +136,7 @@ def test_a_curve_that_parts_on_equal_machines_has_every_separable_cause() -> Non
 
     left = edit(whole(), curve(dropout=(0.1,), losses=[0.5] * 8))
     losses = [0.5] * 4 + [0.4] * 4
-    both = edit(left, curve(dropout=(0.2,), losses=losses, weights_sha256="e" * 64))
+    both = edit(left, curve(dropout=(0.2,), losses=losses, weights=((0, "a" * 16), (8, "e" * 16))))
     judgement = compare(left, both)
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == ["rng"]

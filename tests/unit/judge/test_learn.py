@@ -86,7 +86,7 @@ def test_no_accuracy_is_no_pass_and_equal_curves_are() -> None:
 
 
 def test_weights_that_nobody_knows_are_not_equal() -> None:
-    partial = learned(0.85, (0.7, 0.5), "a", weights_sha256=None)
+    partial = learned(0.85, (0.7, 0.5), "a", weights=[])
     details = [
         said(finding.detail) for finding in compare(partial, partial).findings if finding.check == "learn.accuracy"
     ]
@@ -104,7 +104,7 @@ RATES, ROWS = (1e-3, 5e-4), ("a" * 16, "b" * 16)
         ((0.6, 0.5), {}, "operator", 0),
         ((0.7, 0.6), {"learning_rates": [1e-3, 1e-3]}, "schedule", 1),
         ((0.7, 0.6), {"learning_rates": [2e-3, 5e-4]}, "schedule", 0),
-        ((0.7, 0.6), {"batches": ["a" * 16, "c" * 16], "rows": ["a" * 16, "c" * 16]}, "data.order", 1),
+        ((0.7, 0.6), {"batches": {"row_ids": ["a" * 16, "c" * 16]}}, "data.order", 1),
         ((0.7, 0.6), {"resumed_at": [1]}, "optimizer", 1),
         ((0.7, 0.6), {}, "unattributed", 1),
         ((0.7, 0.5), {}, "optimizer", 1),
@@ -114,7 +114,7 @@ RATES, ROWS = (1e-3, 5e-4), ("a" * 16, "b" * 16)
 def test_a_curve_that_parts_on_equal_machines_is_drift_with_its_first_step(
     losses: tuple[float, ...], changes: dict[str, Any], code: str, step: int | None
 ) -> None:
-    logged: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "rows": ROWS, "dropout": [0.1]}
+    logged: dict[str, Any] = {"learning_rates": RATES, "batches": {"row_ids": ROWS}, "dropout": [0.1]}
     weights, accuracy = changes.pop("weights", "b"), changes.pop("accuracy", 0.85)
     judgement = compare(
         learned(0.85, (0.7, 0.5), "a", **logged), learned(accuracy, losses, weights, **(logged | changes))
@@ -122,8 +122,7 @@ def test_a_curve_that_parts_on_equal_machines_is_drift_with_its_first_step(
     assert judgement.verdict == "drift"
     assert [cause.code for cause in judgement.causes] == [code]
     assert judgement.first_divergence is not None
-    stage = "evaluation" if code == "evaluation" else "learn"
-    assert (judgement.first_divergence.stage, judgement.first_divergence.step) == (stage, step)
+    assert (judgement.first_divergence.part, judgement.first_divergence.step) == ("learn", step)
 
 
 def test_a_curve_is_not_asked_for_bits_where_something_explains_another_rounding() -> None:
@@ -138,7 +137,7 @@ def test_an_interrupted_curve_of_equal_bits_passes() -> None:
 
 @pytest.mark.parametrize(("rates", "verdict"), [(RATES, "drift"), ((0.0, 0.0), "pass")])
 def test_two_curves_that_train_nothing_alike_do_not_pass(rates: tuple[float, ...], verdict: str) -> None:
-    idle = learned(0.85, (0.7, 0.7), "a", start_sha256="a" * 64, learning_rates=rates)
+    idle = learned(0.85, (0.7, 0.7), "a", weights=[[0, "a" * 16], [2, "a" * 16]], learning_rates=rates)
     judgement = compare(idle, idle)
     assert judgement.verdict == verdict
     assert [(cause.code, cause.sure) for cause in judgement.causes] == [("optimizer", "likely")] * (verdict == "drift")
@@ -154,7 +153,7 @@ def rerun_of(record: LoadedRecord, request: Request) -> LoadedRecord:
     return LoadedRecord(changed, record.folder, record.arrays)
 
 
-LOGGED: dict[str, Any] = {"learning_rates": RATES, "batches": ROWS, "rows": ROWS, "dropout": [0.1]}
+LOGGED: dict[str, Any] = {"learning_rates": RATES, "batches": {"row_ids": ROWS}, "dropout": [0.1]}
 EVALUATED: dict[str, Any] = {"losses": (0.7, 0.5), "weights": "a", "accuracy": 0.84}
 SAME, HEALED, THIRD = "candidate", "reference", "third"
 
@@ -171,7 +170,7 @@ SAME, HEALED, THIRD = "candidate", "reference", "third"
         ({"resumed_at": [1]}, HEALED, None, "optimizer", "confirmed", []),
         ({"resumed_at": [1]}, SAME, None, "optimizer", "likely", []),
         ({"resumed_at": [2]}, HEALED, None, "nondeterminism", "confirmed", []),
-        ({"batches": ["a" * 16, "c" * 16], "rows": ["a" * 16, "c" * 16]}, SAME, None, "data.order", "confirmed", []),
+        ({"batches": {"row_ids": ["a" * 16, "c" * 16]}}, SAME, None, "data.order", "confirmed", []),
         ({}, SAME, None, "unattributed", "unattributed", []),
         (EVALUATED, SAME, HEALED, "evaluation", "confirmed", ["evaluation"]),
         (EVALUATED, SAME, SAME, "evaluation", "likely", ["evaluation"]),
@@ -197,7 +196,7 @@ def test_an_experiment_names_what_parts_a_curve_below_an_equal_probe(  # noqa: P
         side = HEALED if request.runs_on == "reference" else next(answers)
         state = after_experiment(state, request, rerun_of(sides[side], request))
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, sure)]
-    assert [one.rung for request in asked for one in request.experiment.replays] == rungs
+    assert [one.stage for request in asked for one in request.experiment.replays] == rungs
     assert {(request.experiment.part, request.experiment.steps) for request in asked} == {("learn", 2)}
     assert state.judgement.verdict == "drift"
     assert said(state.judgement.causes[0].tried)

@@ -79,7 +79,7 @@ def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> N
     aws, azure = apply_cases(results, cases)["w"].values()
     assert (aws.verdict, [(cause.code, cause.sure) for cause in aws.causes]) == ("drift", [("optimizer", "confirmed")])
     assert [finding.check for finding in aws.findings if finding.outcome == "drift"] == ["learn.bits"]
-    assert (aws.first_divergence.stage, aws.first_divergence.step) == ("learn", 5)
+    assert (aws.first_divergence.part, aws.first_divergence.step) == ("learn", 5)
     # A second platform that shows the same says it once.
     again = apply_cases({"w": {"aws": aws, "azure": results["w"]["azure"]}}, cases)["w"]["aws"]
     assert (again.findings, again.causes) == (aws.findings, aws.causes)
@@ -124,12 +124,12 @@ def test_a_definition_that_changes_nothing_is_followed_by_a_rerun_of_the_referen
     reference, candidate = curve(learning_rates=RATES), curve(5, **({"learning_rates": RATES} | changes))
 
     def answer(request: Request) -> LoadedRecord:
-        defined = any(replay.rung == rung and replay.step is None for replay in request.experiment.replays)
+        defined = any(replay.stage == rung and replay.step is None for replay in request.experiment.replays)
         return rerun(reference if request.runs_on == "reference" or (defined and heals) else candidate, request)
 
     for budget, sure in ((2, "confirmed" if heals else "likely"), (3, "confirmed")):
         state, asked = confirm(reference, candidate, answer, budget)
-        assert [replay.rung for replay in asked[1].experiment.replays] == [rung]
+        assert [replay.stage for replay in asked[1].experiment.replays] == [rung]
         assert named(state) == [(code, sure)]
         assert [request.runs_on for request in asked[2:]] == ([] if heals else ["reference"][: budget - 2])
         assert heals == tried(state)[1].endswith("the curve equals the reference's again")

@@ -43,7 +43,7 @@ DRIFTS: dict[str, tuple[str, Callable[[Content], Any]]] = {
     "window of speed": ("speed", lambda evidence: _window(evidence).update(outputs=[["head", "f" * 16]])),
     "formula": ("speed", lambda evidence: evidence["production"].update(formula=[["forward logits", 1e-2]])),
     "rates": ("learn", lambda evidence: evidence.update(learning_rates=[1e-3] * 7 + [5e-4])),
-    "batches": ("learn", lambda evidence: evidence.update(labels=["f" * 16] * 8)),
+    "batches": ("learn", lambda evidence: evidence["batches"].update(labels=["f" * 16] * 8)),
 }
 """By name: the part whose evidence alone shows a drift, and the change of that evidence."""
 

@@ -135,14 +135,14 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
         (taps_where(lambda tap: (tap["step"], tap["stage"]) != (2, "gradient")),), [("probe.taps", "invalid", 0, None)],
     ),
     "weights of all tap steps": (
-        (taps_where(lambda tap: tap["stage"] != "weight"),), [("probe.taps", "invalid", 0, None)],
+        (taps_where(lambda tap: tap["stage"] != "optimizer"),), [("probe.taps", "invalid", 0, None)],
     ),
     "two of three weights": (
-        (taps_where(lambda tap: tap["stage"] != "weight" or tap["name"] == "head.weight"),),
+        (taps_where(lambda tap: tap["stage"] != "optimizer" or tap["name"] == "head.weight"),),
         [("probe.taps", "invalid", 1, 3)],
     ),
     "one of three weights at the last step": (
-        (taps_where(lambda tap: (tap["step"], tap["stage"], tap["name"]) != (5, "weight", "embed.weight")),),
+        (taps_where(lambda tap: (tap["step"], tap["stage"], tap["name"]) != (5, "optimizer", "embed.weight")),),
         [("probe.taps", "invalid", 2, 3)],
     ),
     "a loss of the curve": (

@@ -83,15 +83,16 @@ def curve(**changes: Any) -> Change:
     return lambda content: content["evidence"]["learn"].update(changes)
 
 
+BATCHES = dict.fromkeys(("row_ids", "input_ids", "labels"), LOG)
 OTHER_LOG = [*LOG[:5], "f" * 16, *LOG[6:]]
 CURVES: dict[str, tuple[Change, str]] = {
-    "batches": (curve(batches=OTHER_LOG, rows=OTHER_LOG), "data.order"),
-    "rows alone": (curve(rows=OTHER_LOG), "data.order"),
-    "labels": (curve(batches=OTHER_LOG, labels=OTHER_LOG), "data.labels"),
-    "tokens": (curve(batches=OTHER_LOG), "tokenization"),
+    "batches": (curve(batches=BATCHES | {"row_ids": OTHER_LOG, "labels": OTHER_LOG}), "data.order"),
+    "rows alone": (curve(batches=BATCHES | {"row_ids": OTHER_LOG}), "data.order"),
+    "labels": (curve(batches=BATCHES | {"labels": OTHER_LOG}), "data.labels"),
+    "tokens": (curve(batches=BATCHES | {"input_ids": OTHER_LOG}), "tokenization"),
     "learning rates": (curve(learning_rates=[5e-3] * 8), "schedule"),
     "dropout": (curve(dropout=[0.5]), "rng"),
-    "start": (curve(start_sha256="f" * 64), "weights.init"),
+    "start": (curve(weights=[[0, "f" * 16], [8, "d" * 16]]), "weights.init"),
     "first loss": (curve(losses=[0.501] + [0.5] * 7), "unattributed"),
     "huge losses": (curve(losses=[0.5] + [1e30] * 7), "unattributed"),
     "evaluated rows": (
@@ -115,12 +116,13 @@ def test_what_a_curve_logs_exactly_is_compared_on_every_machine(name: str) -> No
 def test_curves_that_rounding_separates_pass() -> None:
     """With dropout, losses and weights part; the first loss differs by rounding alone."""
     losses = [0.5 * (1 + 1e-6), *(0.5 + 0.03 * step for step in range(1, 8))]
-    rounded = curve(losses=losses, weights_sha256="c" * 64, learning_rates=[1e-3 * (1 + 2e-16)] * 8)
+    rounded = curve(losses=losses, weights=[[0, "e" * 16], [8, "c" * 16]], learning_rates=[1e-3 * (1 + 2e-16)] * 8)
     assert verdict(rounded) == "pass"
 
 
 LOGS = {
-    "batches": [], "rows": [], "labels": [], "learning_rates": [], "dropout": None, "start_sha256": None,
+    "batches": {}, "num_rows": [], "learning_rates": [], "dropout": None,
+    "weights": [[8, "d" * 16]],
 }  # fmt: skip
 
 
@@ -133,8 +135,8 @@ def test_what_a_curve_should_log_is_missing_and_not_equal(name: str) -> None:
 
 
 def test_a_curve_that_continued_a_checkpoint_has_the_digests_of_all_steps() -> None:
-    assert verdict(curve(rows=[], labels=[], resumed_at=[4])) == "inconclusive"
-    assert verdict(curve(rows=[], labels=[], batches=LOG[:4], resumed_at=[4])) == "inconclusive"
+    short = {name: marks[:4] for name, marks in BATCHES.items()}
+    assert verdict(curve(batches=short, resumed_at=[4])) == "invalid"
 
 
 @pytest.mark.parametrize("fields", [{"loss": None}, {"accuracy": None}], ids=str)

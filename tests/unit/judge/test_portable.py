@@ -77,7 +77,7 @@ def test_a_gradient_that_differs_only_after_clipping_is_no_fault_of_the_optimize
     judgement = compare(clipped("a" * 16, "e" * 16), clipped("b" * 16, "f" * 16))
     assert [cause.code for cause in judgement.causes] == ["gradient"]
     assert judgement.first_divergence is not None
-    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("gradient", "clipping")
+    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("clipped", "clipping")
 
 
 def test_a_value_that_is_not_finite_is_equal_to_nothing() -> None:
@@ -158,11 +158,11 @@ ORDER: dict[str, tuple[str, str, float, float]] = {
     "outputs, by their gradients": ("0/outputs/layer.norm", "0/gradient embed.weight", 1.0, 1e-12),
     "gradient": ("0/gradients/layer.linear.weight", "0/gradient layer.linear.weight", 1.0, 1e-12),
     "small gradient": ("0/gradients/head.weight", "0/gradient head.weight", 1e-6, 1e-15),
-    "weights": ("0/weights/head.weight", "0/weight head.weight", 1.0, 2e-15),
+    "weights": ("0/weights/head.weight", "0/optimizer head.weight", 1.0, 2e-15),
     "gradient of one slice": ("1/gradients/layer.linear.weight", "1/gradient layer.linear.weight", 1.0, 2.5e-6),
     "small gradient of one slice": ("1/gradients/head.weight", "1/gradient head.weight", 1e-6, 2.5e-9),
     "logits of one slice": ("1/loss", "1/gradient embed.weight", 1.0, 2.5e-6),
-    "later weights": ("1/weights/head.weight", "1/weight head.weight", 1.0, 2e-15),
+    "later weights": ("1/weights/head.weight", "1/optimizer head.weight", 1.0, 2e-15),
 }
 """Digest that differs, sketch that differs, its value in the reference, and the largest difference that passes."""
 

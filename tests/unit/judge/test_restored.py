@@ -59,7 +59,7 @@ def with_weight(record: LoadedRecord, step: int, name: str, factor: float) -> Lo
     assert probe is not None
     taps, sketch = list(probe.taps), record.sketches["sketch"].copy()
     for place, tap in enumerate(taps):
-        if (tap.step, tap.stage, tap.name) == (step, "weight", name):
+        if (tap.step, tap.stage, tap.name) == (step, "optimizer", name):
             taps[place], sketch[place] = tap.replace(sha256="f" * 64), sketch[place] * factor
     evidence = record.record.evidence.replace(probe=probe.replace(taps=taps))
     arrays = record.arrays | {"sketches": {"sketch": sketch}}

@@ -13,7 +13,7 @@ from plumbline.judge.parts import evaluated
 from plumbline.judge.rungs.log import first_step_apart, logged
 from plumbline.records import LoadedRecord
 
-from .rung_records import END, LEARN, Content, both, code, log, masked, side, why, with_learn
+from .rung_records import BATCHES, END, LEARN, STEPS, Content, both, code, log, masked, side, why, with_learn
 
 # The learning curve.
 
@@ -26,21 +26,31 @@ def lost_at(*steps: int) -> list[float]:
     return [loss + 1 if step in steps else loss for step, loss in enumerate(LEARN["losses"])]
 
 
+def weighed(step: int) -> list[list[Any]]:
+    """Return the checksums of the weights, with other ones after `step` steps."""
+    return [[done, "f" * 16 if done == step else mark] for done, mark in LEARN["weights"]]
+
+
+def ids(step: int) -> dict[str, list[str]]:
+    """Return the checksums of batches with other ids at a step."""
+    return BATCHES | {"input_ids": log("a", step)}
+
+
 RATES = LEARN["learning_rates"]
 CURVES: dict[str, tuple[Content, str]] = {
-    "weights alone": ({"weights_sha256": "f" * 64}, "the weights after 6 steps are not"),
+    "weights alone": ({"weights": weighed(STEPS)}, "the weights after 6 steps are not"),
     "a loss": ({"losses": lost_at(3, 5)}, "the losses separate at step 3, with equal batches and learning rates"),
     "the first loss": ({"losses": lost_at(0)}, "batches and weights of step 0 are equal, its loss is not"),
     "dropout": ({"losses": lost_at(3), "dropout": [0.3]}, "dropout is 0.3 instead of 0.1, 0.25"),
     "no dropout": ({"losses": lost_at(3), "dropout": []}, "dropout is 0 instead of 0.1, 0.25"),
     "an unknown dropout": ({"losses": lost_at(3), "dropout": None}, "the losses separate at step 3"),
-    "the first weights": ({"losses": lost_at(3), "start_sha256": "f" * 64}, "learn starts from different weights"),
-    "unknown first weights": ({"losses": lost_at(3), "start_sha256": None}, "the losses separate at step 3"),
-    "rows": ({"losses": lost_at(3), "batches": log("a", 3), "rows": log("b", 3)}, "a batch that differ: row_ids"),
-    "labels": ({"losses": lost_at(3), "batches": log("a", 3), "labels": log("c", 3)}, "a batch that differ: labels"),
-    "ids": ({"losses": lost_at(3), "batches": log("a", 2)}, "fields of a batch that differ: input_ids"),
-    "a batch after the loss": ({"losses": lost_at(3), "batches": log("a", 4)}, "the losses separate at step 3"),
-    "a batch of equal losses": ({"weights_sha256": "f" * 64, "batches": log("a", 5)}, "a batch that differ: input_ids"),
+    "the first weights": ({"losses": lost_at(3), "weights": weighed(0)}, "learn starts from different weights"),
+    "unknown first weights": ({"losses": lost_at(3), "weights": [[STEPS, "a" * 16]]}, "the losses separate at step 3"),
+    "rows": ({"losses": lost_at(3), "batches": BATCHES | {"row_ids": log("b", 3)}}, "a batch that differ: row_ids"),
+    "labels": ({"losses": lost_at(3), "batches": BATCHES | {"labels": log("c", 3)}}, "a batch that differ: labels"),
+    "ids": ({"losses": lost_at(3), "batches": ids(2)}, "fields of a batch that differ: input_ids"),
+    "a batch after the loss": ({"losses": lost_at(3), "batches": ids(4)}, "the losses separate at step 3"),
+    "a batch of equal losses": ({"weights": weighed(STEPS), "batches": ids(5)}, "a batch that differ: input_ids"),
     "a rate": (
         {"losses": lost_at(4), "learning_rates": [*RATES[:3], 9.0, *RATES[4:]]},
         "step 3 was taken with a learning rate of 9.0 instead of 0.0013",
@@ -48,7 +58,7 @@ CURVES: dict[str, tuple[Content, str]] = {
     "a rate after the loss": (
         {"losses": lost_at(3), "learning_rates": [*RATES[:4], 9.0, 9.0]}, "the losses separate at step 3"
     ),
-    "a rate of equal losses": ({"weights_sha256": "f" * 64, "learning_rates": [*RATES[:5], 9.0]}, "step 5 was taken"),
+    "a rate of equal losses": ({"weights": weighed(STEPS), "learning_rates": [*RATES[:5], 9.0]}, "step 5 was taken"),
     "a rate at a resume": (
         {"losses": lost_at(4), "learning_rates": [*RATES[:3], 9.0, *RATES[4:]], "resumed_at": [2, 3]},
         "a learning rate of 9.0 instead of 0.0013, at a resume at step 3",
@@ -81,15 +91,16 @@ def test_a_curve_names_the_first_step_apart(case: str) -> None:
     first_step_apart(*sides[::-1])  # type: ignore[arg-type]
 
 
-def test_hidden_tokens_of_a_curve_are_named_only_by_their_rows() -> None:
-    left, right = side(masked, with_learn()), side(masked, with_learn(batches=log("a", 3), losses=lost_at(3)))
+def test_other_hidden_tokens_of_a_curve_are_other_draws() -> None:
+    drawn = BATCHES | {"input_ids": log("a", 3), "labels": log("c", 3)}
+    left, right = side(masked, with_learn()), side(masked, with_learn(batches=drawn, losses=lost_at(3)))
     found, _ = both(of_curve, left, right)
-    assert (code(found), "different ids or masks" in why(found)) == ("unattributed", True)
+    assert (code(found), "input_ids, labels" in why(found)) == ("rng", True)
 
 
 def test_equal_and_unfinished_curves_have_no_mismatch() -> None:
     assert both(of_curve, *curves()) == (None, None)
-    assert both(of_curve, *curves(weights_sha256=None, losses=lost_at(3))) == (None, None)
+    assert both(of_curve, *curves(weights=[], losses=lost_at(3))) == (None, None)
     assert both(of_curve, side(), curves()[1]) == (None, None)
     assert both(evaluation_of, side(), curves()[1]) == (None, None)
     logs = [each.record.evidence.learn for each in curves()]

@@ -17,7 +17,7 @@ from .conftest import STEPS
 from .rung_numbers import STEP, fingerprint, of_step, scaled
 from .rung_records import Change, Content, both, code, generators, side, why
 
-LIMIT = {"forward": 40 * 2.0**-23, "gradient": 400 * 2.0**-23, "weight": 400 * 2.0**-23, "loss": 40 * 2.0**-23}
+LIMIT = {"forward": 40 * 2.0**-23, "gradient": 400 * 2.0**-23, "optimizer": 400 * 2.0**-23, "loss": 40 * 2.0**-23}
 
 
 # Outputs.

@@ -79,10 +79,10 @@ def test_settings_of_the_optimizer_are_compared_parameter_by_parameter() -> None
 def test_the_weight_farthest_over_its_limit_is_named() -> None:
     plain = side()
     assert both(update, plain, plain, STEP) == (None, None)
-    linear, head = scaled("weight", NAMES[1], 1.01), scaled("weight", NAMES[2], 1.001)
-    found, _ = both(update, plain, side(linear, head, scaled("weight", NAMES[0], 1 + 1e-8)), STEP)
+    linear, head = scaled("optimizer", NAMES[1], 1.01), scaled("optimizer", NAMES[2], 1.001)
+    found, _ = both(update, plain, side(linear, head, scaled("optimizer", NAMES[0], 1 + 1e-8)), STEP)
     assert (found.at.at, said(found.findings[0].detail)) == (NAMES[1], "2 parameters over their limits")
     assert [each.code for each in found.suspicions] == ["optimizer", "gradient"]
-    found, _ = both(update, plain, side(scaled("weight", NAMES[2], norm=None)), STEP)
+    found, _ = both(update, plain, side(scaled("optimizer", NAMES[2], norm=None)), STEP)
     assert found.findings[0].observed is None
     [update(Pair(plain, side(linear), scale=scale), STEP) for scale in (1e-3, 1.0, 100.0)]

@@ -122,9 +122,9 @@ def test_equal_windows_prove_their_steps_and_an_operation_or_a_device_prevents_t
         ("0/outputs/layer.norm", "0/gradient layer.linear.weight", 1.0, 2.5e-6, 1),
         ("1/gradients/embed.weight", "1/gradient layer.linear.weight", 1.0, 2.5e-6, 2),
         ("1/loss", "1/gradient layer.linear.weight", 1.0, None, 2),
-        ("0/weights/embed.weight", "0/weight layer.linear.weight", 1.0, 2e-15, 2),
-        ("0/weights/embed.weight", "0/weight layer.linear.weight", 1.0, 2e-15, 1),
-        ("0/gradients/embed.weight", "0/weight layer.linear.weight", 1.0, math.inf, 2),
+        ("0/weights/embed.weight", "0/optimizer layer.linear.weight", 1.0, 2e-15, 2),
+        ("0/weights/embed.weight", "0/optimizer layer.linear.weight", 1.0, 2e-15, 1),
+        ("0/gradients/embed.weight", "0/optimizer layer.linear.weight", 1.0, math.inf, 2),
     ],
 )  # fmt: skip
 def test_a_different_order_of_operations_moves_all_numbers_of_a_stage_by_last_bits(
@@ -180,10 +180,10 @@ def test_losses_and_sketches_that_are_missing_or_malformed_are_no_order() -> Non
         right = side(edit(*large), edit("gradient head.weight", [1e-6 + off, *[0.0] * 7]), **changes)
         assert (both(excused, left, right)[0] is not None) is is_order
     empty = [0.0] * 8
-    zero = side(edit("weight embed.weight", empty), has_windows=True, has_portable_sketches=True)
+    zero = side(edit("optimizer embed.weight", empty), has_windows=True, has_portable_sketches=True)
     for sketch, is_order in ((empty, True), ([0.0, 1e-30, *empty[2:]], False)):
         right = side(
-            edit("weight embed.weight", sketch),
+            edit("optimizer embed.weight", sketch),
             has_windows=True, has_portable_sketches=True, portable={"0/weights/head.weight": "f" * 16},
         )  # fmt: skip
         assert (excused(Pair(zero, right)) is not None) is is_order

@@ -20,7 +20,7 @@ def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -
     plan.labels[3] = 1 - plan.labels[3]
 
     def run(request: Request) -> LoadedRecord:
-        rungs = {replay.rung for replay in request.experiment.replays}
+        rungs = {replay.stage for replay in request.experiment.replays}
         healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
         return experiment_record(replace(healed, rates=Plan().rates) if "schedule" in rungs else healed, request)
 
@@ -29,7 +29,7 @@ def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -
         ("data.labels", "confirmed"),
         ("schedule", "confirmed"),
     ]
-    assert {replay.rung for replay in asked[-1].experiment.replays} == {"batch", "schedule"}
+    assert {replay.stage for replay in asked[-1].experiment.replays} == {"batch", "schedule"}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_second_cause_below_or_after_restored_batches_rates_and_generators_is_
     def run(request: Request) -> LoadedRecord:
         if request.runs_on == "reference":
             return experiment_record(Plan(), request)
-        rungs = {replay.rung for replay in request.experiment.replays}
+        rungs = {replay.stage for replay in request.experiment.replays}
         restored = rungs & {"batch", "schedule", "rng"}
         healed = replace(plan, order=Plan().order, rates=Plan().rates, seed=Plan().seed) if restored else plan
         undone: dict[str, Any] = {"noise": {}, "gradient_factor_at": None} if rungs & {"evaluation", "gradient"} else {}
@@ -77,7 +77,7 @@ def test_a_loss_that_shows_late_is_not_put_down_to_its_gradients(reference: Load
     plan = Plan(loss_factor=0.95, loss_shows_from=2)
 
     def run(request: Request) -> LoadedRecord:
-        healed = any(replay.rung == "loss" for replay in request.experiment.replays)
+        healed = any(replay.stage == "loss" for replay in request.experiment.replays)
         return experiment_record(Plan() if healed or request.runs_on == "reference" else plan, request)
 
     state, _ = confirm(reference, plan, run)
@@ -90,7 +90,7 @@ def test_a_gradient_that_stays_off_once_the_loss_is_put_back_is_a_cause_of_its_o
     plan = Plan(loss_factor=0.95, loss_shows_from=2, gradient_factor=1.5)
 
     def run(request: Request) -> LoadedRecord:
-        rungs = {replay.rung for replay in request.experiment.replays}
+        rungs = {replay.stage for replay in request.experiment.replays}
         healed = replace(plan, loss_factor=1.0) if "loss" in rungs else plan
         healed = replace(healed, gradient_factor=1.0) if "gradient" in rungs else healed
         return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
@@ -109,7 +109,7 @@ def test_code_for_a_gradient_that_also_rounds_an_output_is_one_cause(
     plan = Plan(gradient_factor_at=1, noise={"layer.norm@2": size})
 
     def run(request: Request) -> LoadedRecord:
-        rungs = {replay.rung for replay in request.experiment.replays}
+        rungs = {replay.stage for replay in request.experiment.replays}
         healed = replace(plan, gradient_factor_at=None) if "gradient" in rungs else plan
         healed = replace(healed, noise={}) if "forward" in rungs else healed
         return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
@@ -123,7 +123,7 @@ def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRec
     plan = Plan(noise={"layer.linear": 1e-3, "head@6": 0.5})
 
     def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference" or any(replay.rung == "evaluation" for replay in request.experiment.replays):
+        if request.runs_on == "reference" or any(replay.stage == "evaluation" for replay in request.experiment.replays):
             return experiment_record(Plan(), request)
         exact = Plan(noise={"head@6": 0.5}) if request.experiment.precision == "fp64" else plan
         return experiment_record(exact, request)
@@ -134,7 +134,7 @@ def test_a_cause_that_only_fp64_left_over_is_tested_in_fp64(reference: LoadedRec
         ("evaluation", "confirmed"),
     ]
     assert asked[-1].experiment.precision == "fp64"
-    assert [replay.rung for replay in asked[-1].experiment.replays] == ["evaluation"]
+    assert [replay.stage for replay in asked[-1].experiment.replays] == ["evaluation"]
 
 
 LATER: dict[str, tuple[dict[str, Any], str]] = {
@@ -157,11 +157,11 @@ def test_a_cause_that_shows_later_than_the_first_ones_capture_reaches_is_confirm
     def run(request: Request) -> LoadedRecord:
         if request.runs_on == "reference":
             return experiment_record(Plan(), request)
-        imposed = {replay.step for replay in request.experiment.replays if replay.rung == "forward"}
+        imposed = {replay.step for replay in request.experiment.replays if replay.stage == "forward"}
         healed = plan
         if imposed >= {*range(min(request.experiment.steps, 6))}:
             healed = replace(healed, noise={key: size for key, size in plan.noise.items() if "@" in key})
-        if heals and rung in {replay.rung for replay in request.experiment.replays}:
+        if heals and rung in {replay.stage for replay in request.experiment.replays}:
             fixed = {"noise": {key: size for key, size in healed.noise.items() if "@" not in key}}
             fixed = fixed if code == "evaluation" else {key: getattr(Plan(), key) for key in changes}
             healed = replace(healed, evaluation_mode=False, **fixed)

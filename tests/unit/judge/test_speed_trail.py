@@ -12,7 +12,7 @@ from plumbline.records import LoadedRecord
 from .conftest import other_kernel
 from .made_records import rounded, whole
 from .test_speed_windows import checked_speed
-from .test_withheld import trail
+from .test_withheld import log
 
 LOSSES, NORMS = [0.5] * 14, [0.25] * 14
 WEIGHTS = [[done, f"{done:016x}"] for done in (*range(9), 14)]
@@ -31,7 +31,7 @@ def weighed(first: int) -> list[list[Any]]:
 def trained(processes: int = 1, **changes: Any) -> LoadedRecord:
     given = {"losses": LOSSES, "gradient_norms": NORMS, "weights": WEIGHTS, "generators": GENERATORS} | changes
     machine = {"num_processes": processes}
-    return whole(checked_speed(), lambda content: trail(content).update(given), fingerprint=machine)
+    return whole(checked_speed(), lambda content: log(content).update(given), fingerprint=machine)
 
 
 FIRST: dict[str, tuple[dict[str, Any], str, int]] = {
@@ -89,9 +89,9 @@ def test_clipping_has_a_definition_on_any_machine(name: str, machine: dict[str, 
     """The weights after such a step differ as well: they are not a fault of the optimizer."""
     changes, step = OWN[name]
     honest = {"gradient_norms": [2.0] * 14, "clipped_norms": [1.0] * 14, "weights": WEIGHTS}
-    left = whole(checked_speed(), lambda content: trail(content).update(honest))
+    left = whole(checked_speed(), lambda content: log(content).update(honest))
     wrong = honest | changes | {"weights": weighed(step + 1)}
-    right = whole(checked_speed(), lambda content: trail(content).update(wrong), **machine)
+    right = whole(checked_speed(), lambda content: log(content).update(wrong), **machine)
     judgement = compare(left, right, throughput=False)
     assert [cause.code for cause in judgement.causes] == ["gradient"]
     assert judgement.first_divergence.step == step
@@ -102,7 +102,7 @@ def test_clipping_has_a_definition_on_any_machine(name: str, machine: dict[str, 
 def test_different_weights_before_the_first_step_are_named_whatever_the_machine(isa: str) -> None:
     """All machines load one file."""
     machine = {"fingerprint": other_kernel()} if isa else {}
-    right = whole(checked_speed(), lambda content: trail(content).update(weights=weighed(0)), **machine)
+    right = whole(checked_speed(), lambda content: log(content).update(weights=weighed(0)), **machine)
     judgement = compare(trained(), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", ["weights.init"])
 
@@ -112,18 +112,19 @@ def test_different_weights_before_the_first_step_are_named_whatever_the_machine(
     ("step", "by", "code"),
     [
         (0, "weights", "weights.init"), (14, "learning rate", "schedule"),
-        (14, "gradient", "gradient"), (14, "weights", "optimizer"),
+        (14, "gradients", "gradient"), (14, "weights", "optimizer"),
     ],
 )  # fmt: skip
 def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
     isa: str, step: int, by: str, code: str
 ) -> None:
     """All processes of a training hold one model: one that missed an update shows without any reference."""
-    parted = lambda content: trail(content).update(apart=[(step, 1)], apart_by=by)  # noqa: E731
+    found = [{"step": at, "rank": 1, "part": part, "event": "processes"} for at, part in ((15, "weights"), (step, by))]
+    parted = lambda content: log(content).update(inconsistent=found)  # noqa: E731
     right = whole(checked_speed(), parted, **({"fingerprint": other_kernel()} if isa else {}))
     judgement = compare(whole(checked_speed()), right, throughput=False)
     assert (judgement.verdict, [cause.code for cause in judgement.causes]) == ("drift", [code])
-    assert judgement.first_divergence.at == "weights of process 1"
+    assert (judgement.first_divergence.step, judgement.first_divergence.at) == (step, by)
 
 
 STARTS: dict[str, dict[str, Any]] = {
@@ -138,10 +139,10 @@ def test_a_seed_or_a_rate_of_dropout_is_named_whatever_the_machine(name: str) ->
     """Windows have no dropout, and behind other kernels no loss is due."""
     honest = {"generators": [[0, "e" * 16], *GENERATORS], "dropout": [0.1]}
     left = trained(**honest)
-    right = rounded(checked_speed(), lambda content: trail(content).update(honest | STARTS[name]))
+    right = rounded(checked_speed(), lambda content: log(content).update(honest | STARTS[name]))
     judgement = compare(left, right, throughput=False)
     assert [cause.code for cause in judgement.causes] == ["rng"]
-    assert compare(left, rounded(checked_speed(), lambda content: trail(content).update(honest))).verdict == "pass"
+    assert compare(left, rounded(checked_speed(), lambda content: log(content).update(honest))).verdict == "pass"
 
 
 def test_several_processes_and_releases_of_torch_may_start_from_other_generators() -> None:
@@ -149,7 +150,7 @@ def test_several_processes_and_releases_of_torch_may_start_from_other_generators
     seeds = {"generators": [[0, "f" * 16], *GENERATORS]}
     for machine in ({"num_processes": 2}, {"packages": {"torch": "9.9"}}):
         fingerprint = other_kernel() | machine
-        right = rounded(checked_speed(), lambda content: trail(content).update(seeds), fingerprint=fingerprint)
+        right = rounded(checked_speed(), lambda content: log(content).update(seeds), fingerprint=fingerprint)
         assert compare(left, right, throughput=False).verdict == "pass"
 
 

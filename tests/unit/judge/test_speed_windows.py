@@ -13,7 +13,7 @@ from tests.said import said
 
 from .conftest import other_kernel
 from .made_records import Content, edit, in_spec, rounded, whole, windows
-from .test_withheld import trail
+from .test_withheld import log
 
 Change = Callable[[Content], Any]
 
@@ -144,7 +144,7 @@ def test_a_module_of_a_window_in_another_format_is_a_precision(isa: bool) -> Non
 
 def apart(content: Content) -> None:
     """Train with other losses, as behind other kernels."""
-    trail(content).update(losses=[0.25] * 14)
+    log(content).update(losses=[0.25] * 14)
 
 
 def ended(**ending: str) -> Change:

@@ -18,7 +18,8 @@ POWER_CAP, THERMAL = 4.0, 64.0
 
 def measured() -> SpeedEvidence:
     """Return the run with the readings under load alone: the sampler reads the measured steps."""
-    run = SpeedEvidence.model_validate({**json.loads(MEASURED.read_text("utf-8"))["speed"], "trail": None})
+    measured = json.loads(MEASURED.read_text("utf-8"))["speed"]
+    run = SpeedEvidence.model_validate({name: value for name, value in measured.items() if name != "trail"})
     under_load = [index for index, share in enumerate(run.samples["gpu_utilization"]) if share == 100.0]
     assert len(under_load) == 6
     return run.replace(samples={name: tuple(one[index] for index in under_load) for name, one in run.samples.items()})

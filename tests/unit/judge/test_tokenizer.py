@@ -29,10 +29,11 @@ def with_curve(mark: str, loss: float = 0.5, **changes: Any) -> LoadedRecord:
     spec = made.record.spec.replace(learn=learn)
     content = made.record.model_dump() | {"spec": spec.model_dump(), "spec_sha256": spec.digest}
     evaluation = content["evidence"]["probe"]["evaluation"] | {"step": 8}
+    same = dict.fromkeys(("row_ids", "labels"), ["a" * 16] * 8)
     content["evidence"]["learn"] = {
-        "steps": 8, "losses": [0.5] * 7 + [loss], "evaluations": [evaluation], "weights_sha256": "d" * 64,
-        "batches": ["a" * 16] * 7 + [mark * 16], "rows": ["a" * 16] * 8,
-        "labels": ["a" * 16] * 8, "learning_rates": [1e-3] * 8, "start_sha256": "a" * 64, "dropout": [0.1],
+        "steps": 8, "losses": [0.5] * 7 + [loss], "evaluations": [evaluation], "num_rows": [4] * 8,
+        "batches": same | {"input_ids": ["a" * 16] * 7 + [mark * 16]}, "gradient_norms": [0.5] * 8,
+        "learning_rates": [1e-3] * 8, "weights": [[0, "a" * 16], [8, "d" * 16]], "dropout": [0.1],
         "portable": windows(0, 7), "proofs": PROOFS, "chance": 0.0,
     }  # fmt: skip
     return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)

@@ -13,7 +13,7 @@ UNITS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "tf32": 2.0**-10, "fp16": 2.0**-10,
 
 @pytest.mark.parametrize("precision", UNITS)
 @pytest.mark.parametrize(
-    ("stage", "units"), [("forward", 40), ("loss", 40), ("gradient", 400), ("weight", 400), ("norm", 400)]
+    ("stage", "units"), [("forward", 40), ("loss", 40), ("gradient", 400), ("optimizer", 400), ("norm", 400)]
 )
 def test_floors_are_units_in_the_last_place(precision: str, stage: str, units: int) -> None:
     wanted = units if precision in ("fp32", "fp64") else 4

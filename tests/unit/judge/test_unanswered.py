@@ -39,7 +39,7 @@ UNANSWERED = {
     "1 of N steps": lambda c: first_steps(c, 1),
     "no taps": no_taps,
     "no evaluation": lambda c: c["evidence"]["probe"].update(evaluation=None),
-    "other replays": lambda c: c["experiment"].update(replays=[{"rung": "loss"}, {"rung": "schedule"}]),
+    "other replays": lambda c: c["experiment"].update(replays=[{"stage": "loss"}, {"stage": "schedule"}]),
     "other steps": lambda c: c["experiment"].update(steps=c["experiment"]["steps"] + 1),
     "no experiment": lambda c: c.update(experiment=None),
     "no rows": lambda c: c["arrays"].update(rows={}),
@@ -100,7 +100,7 @@ def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name:
     assert all(cause.sure != "confirmed" for cause in state.judgement.causes)
 
 
-@pytest.mark.parametrize("change", [{"experiment": None}, {"replays": [{"rung": "schedule"}]}, {"steps": 1}], ids=str)
+@pytest.mark.parametrize("change", [{"experiment": None}, {"replays": [{"stage": "schedule"}]}, {"steps": 1}], ids=str)
 def test_a_curve_is_not_confirmed_by_a_record_of_another_experiment(change: Any) -> None:
     healed = learned(0.85, (0.7, 0.5), "a", **LOGGED)
     faulty = learned(0.85, (0.7, 0.6), "b", **(LOGGED | {"dropout": [0.2]}))

@@ -46,7 +46,7 @@ CASES: dict[str, tuple[Callable[[Content], None], str]] = {
     "learn skipped an evaluation": (
         lambda c: c["evidence"]["learn"].update(evaluations=[evaluation(8)]), "learn.evaluations",
     ),
-    "learn has no last weights": (lambda c: c["evidence"]["learn"].update(weights_sha256=None), "learn.weights"),
+    "learn has no last weights": (lambda c: c["evidence"]["learn"].update(weights=[]), "learn.weights"),
     "a speed of 1 step": (lambda c: c["evidence"]["speed"].update(steps=1), "speed.steps"),
     "no states of the generators": (lambda c: c["arrays"].update(state={}), "probe.state"),
     "one step without states": (lambda c: c["arrays"]["state"].pop("rng/3"), "probe.state"),
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Callable[[Content], None], str]] = {
     "no taps of the last step": (lambda c: keep_taps(c, lambda tap: tap["step"] != STEPS - 1), "probe.taps"),
     "no taps of gradients": (lambda c: keep_taps(c, lambda tap: tap["stage"] != "gradient"), "probe.taps"),
     "a parameter that was not sketched": (
-        lambda c: keep_taps(c, lambda tap: (tap["stage"], tap["name"]) != ("weight", "head.weight")), "probe.taps",
+        lambda c: keep_taps(c, lambda tap: (tap["stage"], tap["name"]) != ("optimizer", "head.weight")), "probe.taps",
     ),
     "a batch field that was not kept": (lambda c: c["arrays"]["batches"].pop("labels"), "probe.batches"),
     "fewer raw rows than it read": (
@@ -99,7 +99,7 @@ def test_a_tensor_that_only_one_of_two_sketched_is_missing(stage: str) -> None:
     for pair, who in (((whole(), whole(change)), "candidate"), ((whole(change), whole()), "reference")):
         judgement = compare(*pair)
         assert judgement.verdict == "invalid"
-        assert said(judgement.findings[0].detail).startswith(f"the {who} has no {stage} of {name} at step 2")
+        assert said(judgement.findings[0].detail).startswith(f"the {who} has no tensor of {stage} at {name} in step 2")
 
 
 @pytest.mark.parametrize("side", ["candidate", "reference"])
@@ -151,7 +151,7 @@ def test_taps_of_a_module_that_is_called_again_may_differ() -> None:
 def fewer(num_rows: int, *, probe_too: bool = False) -> Callable[[Content], None]:
     def change(content: Content) -> None:
         evaluations = [evaluation(step, num_rows) for step in (4, 8)]
-        content["evidence"]["learn"] |= {"evaluations": evaluations, "weights_sha256": "e" * 64}
+        content["evidence"]["learn"] |= {"evaluations": evaluations, "weights": [[0, "e" * 16], [8, "e" * 16]]}
         if probe_too:
             arrays = {name: rows[:num_rows] for name, rows in content["arrays"]["evaluation"].items()}
             content["arrays"]["evaluation"] = arrays

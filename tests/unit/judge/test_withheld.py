@@ -179,13 +179,13 @@ def settings(**given: Any) -> Change:
     return lambda content: probe(content)["optimizer"][0].update(settings=given)
 
 
-def trail(content: Content) -> Content:
-    result: Content = content["evidence"]["speed"]["trail"]
+def log(content: Content) -> Content:
+    result: Content = content["evidence"]["speed"]
     return result
 
 
 LISTS = ("num_rows", "losses", "learning_rates")
-EMPTY_TRAIL: Content = {**{key: [] for key in LISTS}, "marks": {}, "weights": []}
+EMPTY_LOG: Content = {**{key: [] for key in LISTS}, "batches": {}, "weights": []}
 TORCH = {"torch": "3" * 64}
 BOTH: dict[str, tuple[Change, str]] = {
     "no torch generator": (of_steps(rng=GENERATORS), "inconclusive"),
@@ -198,12 +198,11 @@ BOTH: dict[str, tuple[Change, str]] = {
     "no norms": (of_taps(norm=None), "invalid"),
     "no gradient norm, beside a loss scale": (of_steps(gradient_norm=None, loss_scale=1.0), "inconclusive"),
     "no wall time": (lambda c: c["evidence"]["speed"].update(wall_seconds=None), "inconclusive"),
-    "no trail": (lambda c: c["evidence"]["speed"].update(trail=None), "inconclusive"),
-    "an empty trail": (lambda c: trail(c).update(EMPTY_TRAIL), "invalid"),
-    "a trail of the first steps": (lambda c: trail(c).update({key: trail(c)[key][:5] for key in LISTS}), "invalid"),
-    "a trail without losses": (lambda c: trail(c).update(losses=[]), "invalid"),
-    "a trail without the labels": (lambda c: trail(c)["marks"].pop("labels"), "invalid"),
-    "labels of the first steps": (lambda c: trail(c)["marks"].update(labels=["0" * 16] * 5), "invalid"),
+    "an empty log": (lambda c: log(c).update(EMPTY_LOG), "inconclusive"),
+    "a log of the first steps": (lambda c: log(c).update({key: log(c)[key][:5] for key in LISTS}), "invalid"),
+    "a log without losses": (lambda c: log(c).update(losses=[]), "inconclusive"),
+    "a log without the labels": (lambda c: log(c)["batches"].pop("labels"), "inconclusive"),
+    "labels of the first steps": (lambda c: log(c)["batches"].update(labels=["0" * 16] * 5), "invalid"),
     "no checks of speed": (lambda c: c["evidence"]["speed"].update(production=None), "inconclusive"),
     "empty checks of speed": (lambda c: c["evidence"]["speed"].update(production={}), "inconclusive"),
     "no proofs of the probe": (lambda c: probe(c).update(proofs=[]), "inconclusive"),
@@ -278,7 +277,7 @@ WITHHELD: dict[str, Change] = {
     "a row": read_fewer_rows,
     "the digest of its rows": lambda c: c["evidence"]["data"].update(rows_sha256="f" * 64),
     "its generators": of_steps(rng=GENERATORS),
-    "its log": lambda c: c["evidence"]["learn"].update(batches=[]),
+    "its log": lambda c: c["evidence"]["learn"].update(batches={}),
     "its evaluation's step": lambda c: probe(c)["evaluation"].update(step=3000),
     "its norms": of_taps(norm=None),
 }  # fmt: skip

@@ -58,7 +58,7 @@ REAL = with_window(2, is_zero=False)
 
 def over(*sides: LoadedRecord) -> set[str]:
     """Return the stages of the tensors that are beyond their limits."""
-    pair, stages = Pair(*sides), ("forward", "gradient", "weight")
+    pair, stages = Pair(*sides), ("forward", "gradient", "optimizer")
     errors = [error for step in pair.tap_steps for stage in stages for error in pair.errors(step, stage)]  # type: ignore[arg-type]
     return {error.reference.stage for error in errors if error.over}
 
@@ -115,12 +115,12 @@ def test_the_weights_of_a_gradient_of_zero_are_rounding_too() -> None:
     def moved(content: Content) -> None:
         taps = probe_of(content)["taps"] = list(probe_of(content)["taps"])
         for place, tap in enumerate(taps):
-            if (tap["stage"], tap["name"]) == ("weight", "embed.weight"):
+            if (tap["stage"], tap["name"]) == ("optimizer", "embed.weight"):
                 content["arrays"]["sketches"]["sketch"][place] *= 1.01
                 taps[place] = {**tap, "sha256": digest_json(["moved", place])}
 
     candidate = edit(zero_gradient(1e-10, fingerprint=other_kernel()), moved)
-    assert over(zero_gradient(1e-12), candidate) == {"weight"}
+    assert over(zero_gradient(1e-12), candidate) == {"optimizer"}
     assert over(*(edit(each, lost_windows) for each in (zero_gradient(1e-12), candidate))) == set()
 
 

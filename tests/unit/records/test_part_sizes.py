@@ -91,6 +91,6 @@ def test_only_an_experiment_that_captures_may_have_gigabytes() -> None:
         experiment = {"experiment_id": "e", "suspect": "s", "steps": 5, "captures": captures}
         return edit(whole(), lambda content: content.update(experiment=experiment)).record
 
-    assert max_part_bytes(as_experiment({"rung": "forward", "names": ["head"], "step": 0}), "capture") == 4 << 30
+    assert max_part_bytes(as_experiment({"stage": "forward", "names": ["head"], "step": 0}), "capture") == 4 << 30
     assert max_part_bytes(as_experiment(), "capture") == MIB
     assert max_part_bytes(whole().record, "capture") == MIB

@@ -132,7 +132,7 @@ def record(
             "steps": 50, "warmup_steps": 8, "samples_per_second": rate, "tokens_per_second": rate * 64,
             "step_seconds": step, "breakdown": {name: share * step for name, share in breakdown.items()}, "mfu": 0.41,
         },
-        "learn": {"steps": 300, "losses": learn, "evaluations": [], "weights_sha256": "f" * 64},
+        "learn": {"steps": 300, "losses": learn, "evaluations": [], "weights": [[300, "f" * 16]]},
     }  # fmt: skip
     chosen = spec(workload, layers)
     result = RunRecord.model_validate({

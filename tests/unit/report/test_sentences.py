@@ -13,7 +13,7 @@ import pytest
 from plumbline.judge.history.metrics import METRICS
 from plumbline.report.sentences import clean, sentence_of, spoken, templates
 from plumbline.schema.fact import LIST, Fact, fact, joined
-from plumbline.schema.proof import ProofStage
+from plumbline.schema.stage import PROVEN
 from plumbline.schema.verdict import Cause, CauseCode, Finding, Judgement, Sure
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -55,8 +55,8 @@ def test_each_sentence_belongs_to_a_fact() -> None:
         *(f"{subject}.{code}" for subject in ("because", "hint") for code in get_args(CauseCode)),
         *(f"metric.{metric.name}" for metric in METRICS),
         *(f"sure.{sure}" for sure in get_args(Sure)),
-        *(f"proof.{stage}" for stage in get_args(ProofStage)),
-        *(f"windows.{stage}" for stage in ("forward", "loss", "gradient", "optimizer", "evaluation")),
+        *(f"proof.{stage}" for stage in PROVEN),
+        *(f"windows.{stage}" for stage in ("forward", "loss", "gradient", "clipped", "optimizer", "evaluation")),
         *(f"windows.state-{event}" for event in ("checkpoint", "evaluation", "processes", "step")),
     }  # made for the code in a variable
     assert sorted(templates().keys() - made_facts().keys() - by_name) == []

@@ -26,7 +26,7 @@ def test_another_dropout_is_drift_though_the_library_changed_its_version():
     assert judgement.verdict == "drift"
     assert judgement.causes[0].code == "rng"
     assert "dropout is 0.15 instead of 0.1" in said(judgement.causes[0].why)
-    assert judgement.first_divergence.stage == "learn"
+    assert judgement.first_divergence.part == "learn"
 
 
 def test_the_same_training_passes():

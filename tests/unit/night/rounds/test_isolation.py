@@ -41,7 +41,6 @@ def completed(content: Content) -> None:
     for window in portable["windows"]:
         window["sketches"] = [(name, own.get((window["step"], name), known)) for name, known in window["sketches"]]
     probe["portable"] = portable
-    content["evidence"]["learn"] |= {"learning_rates": [1e-3] * 8, "batches": ["a" * 16] * 8, "dropout": [0.1]}
     content["evidence"]["learn"]["evaluations"] = [evaluation(4), evaluation(8)]
     content["evidence"]["speed"] |= {
         "step_seconds_quartiles": [0.3, 0.5], "step_seconds_p95": 0.6, "wall_seconds": 4.0, "mfu": 0.3,

@@ -1,4 +1,4 @@
-"""Trail of `speed`: the weights that its first step uses, and learning rates of several groups."""
+"""Log of a part: the weights that its first step uses, and learning rates of several groups."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from plumbline.schema.production import SpeedTrail
+from plumbline.schema.step_log import StepLog
 from plumbline.train.digests import checksum
 from plumbline.train.engine import Engine, StepOutcome
 from plumbline.train.ranks import Ranks
-from plumbline.train.watch.trail import TrailObserver
+from plumbline.train.watch.step_log import StepLogger
 
 
 def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:
@@ -22,15 +22,14 @@ def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:
     assert rates[1] < 1e-3
 
 
-def trail_of(*, is_lazy: bool) -> SpeedTrail:
-    """Return the trail of one step, whose forward pass draws the weights of a layer anew if `is_lazy`."""
+def log_of(*, is_lazy: bool) -> StepLog:
+    """Return the log of one step, whose forward pass draws the weights of a layer anew if `is_lazy`."""
     torch.manual_seed(0)
     model = nn.Linear(8, 2)
-    model.config = SimpleNamespace(_attn_implementation="eager")  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = cast("Engine", SimpleNamespace(bare=model, scaler=None, is_sharded=False, optimizer=optimizer))
-    observer = TrailObserver(Ranks(), num_untimed=16)
-    observer.weigh(engine, 0)
+    engine = cast("Engine", SimpleNamespace(bare=model, ranks=Ranks()))
+    observer = StepLogger(engine)
+    observer.starts(0)
     observer.feeds({"labels": torch.ones(4, dtype=torch.int64)}, 0)
     if is_lazy:
         nn.init.zeros_(model.weight)
@@ -40,20 +39,21 @@ def trail_of(*, is_lazy: bool) -> SpeedTrail:
     observer.clipped()
     optimizer.step()
     observer.done(StepOutcome([(loss, 1.0)], (0.1,), norm))
-    observer.weigh(engine, 1)
-    return observer.trail(engine)
+    observer.weigh(1)
+    observer.read()
+    return StepLog.model_validate(observer.log())
 
 
 def test_the_start_is_what_the_first_step_computes_with() -> None:
     """A layer that is initialised at its first call has other weights than those loaded."""
-    plain, lazy = trail_of(is_lazy=False), trail_of(is_lazy=True)
-    assert plain.weights == trail_of(is_lazy=False).weights
+    plain, lazy = log_of(is_lazy=False), log_of(is_lazy=True)
+    assert plain.weights == log_of(is_lazy=False).weights
     assert [step for step, _ in plain.weights] == [0, 1]
     assert plain.weights[0] != lazy.weights[0]
     assert plain.clipped_norms == pytest.approx([0.5], rel=1e-5)
 
 
-def test_the_trail_sees_every_kind_of_change() -> None:
+def test_a_checksum_sees_every_kind_of_change() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.Linear(9, 9))
     plain = [value.detach().clone() for value in model.parameters()]
     changes = {
