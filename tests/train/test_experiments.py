@@ -38,7 +38,7 @@ def test_putting_back_what_is_there_changes_nothing(workshop: Workshop, baseline
     same = workshop.experiment(workshop.spec(), {"replays": [replay]}, files(workshop, baseline))
     assert equal(baseline, same)
     assert same.probe.evaluation.predictions_sha256 == baseline.probe.evaluation.predictions_sha256
-    assert same.record.experiment.replays[0].rung == replay["stage"]
+    assert same.record.experiment.replays[0].stage == replay["stage"]
     assert same.record.spec_sha256 == baseline.record.spec_sha256
 
 
