@@ -90,12 +90,14 @@ class Honest:
         side = Side(path, self._data[setting[-1]], "here", inject)
         sides = {"here": side, "again": side, "other": replace(side, environment=OTHER_ISA)}
         name = "-".join(map(str, setting))
-        records = {place: trainer.train_completed(side, f"{name}-{place}") for place, side in sides.items()}
+        trained = {place: trainer.train(side, f"{name}-{place}") for place, side in sides.items()}
+        # At such rates a loss may become NaN, which ends a training.
+        records = {place: each for place, each in trained.items() if each and each.record.exit.status == "completed"}
         lines = [f"{name}: {words}" for words in _accusations(records)]
         with self._lock:
             self.num += len(records)
             self.accused += lines
-            sys.stdout.write("\n".join([*lines, f"  {name}: judged"]) + "\n")
+            sys.stdout.write("\n".join([*lines, f"  {name}: {len(records)} judged"]) + "\n")
             sys.stdout.flush()
 
 
