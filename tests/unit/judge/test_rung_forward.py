@@ -131,17 +131,17 @@ def test_a_loss_that_contradicts_its_logits_is_a_cause_unless_both_contradict_th
     def at(factor: float, **changes: Any) -> LoadedRecord:
         return side(of_step(STEP, loss=true * factor, **changes))
 
-    near = LIMIT["loss"]
+    near, half = LIMIT["loss"] / min(true, 1.0), 0.5 * min(true, 1.0)  # a loss below 1 has the limit of 1
     for share, differs in ((0.99, False), (1.01, True), (-0.99, False), (-1.01, True)):
         found, _ = both(loss, plain, at(1 + share * near), STEP)
         assert (found is not None) is differs
     found, other = both(loss, plain, at(1.5), STEP)
-    assert (found.findings[0].observed, said(found.findings[0].detail)) == (pytest.approx(0.5), "")
+    assert (found.findings[0].observed, said(found.findings[0].detail)) == (pytest.approx(half), "")
     assert said(other.findings[0].detail) == "the reference is wrong"
-    assert said(found.suspicions[0].evidence) == ("off by 0.5, the reference by 0",)
+    assert said(found.suspicions[0].evidence) == (f"off by {half:.3g}, the reference by 0",)
     assert both(loss, at(1.5), at(1.5), STEP) == (None, None)
-    assert both(loss, at(1.5), at(1.5 * (1 + 0.9 * near)), STEP) == (None, None)
-    assert both(loss, at(1.5), at(1.5 * (1 + 2 * near)), STEP)[0] is not None
+    assert both(loss, at(1.5), at(1.5 * (1 + 0.9 * LIMIT["loss"])), STEP) == (None, None)
+    assert both(loss, at(1.5), at(1.5 * (1 + 2 * LIMIT["loss"])), STEP)[0] is not None
     assert both(loss, at(1.5), at(1.2), STEP)[0] is not None
     # Just over the limit on one side only, though close to each other.
     assert both(loss, at(1 + 0.6 * near), at(1 + 1.2 * near), STEP)[0] is not None
