@@ -65,7 +65,7 @@ Made from `plumbline/report/causes.toml` by `make docs`; `plumbline explain CODE
 
 def pages() -> dict[str, str]:
     """Return the generated pages by path."""
-    made = {"reference/commands.md": commands_page(), "reference/operations.md": operations_page()}
+    made = {"reference/commands.md": commands_page()}
     return {**made, **static_pages()}
 
 
@@ -129,18 +129,6 @@ def _tables(definition: dict[str, Any], prefix: str) -> Iterator[tuple[str, str,
         elif found is not None:
             path = f"{prefix}{key}" + (".NAME" if field.get("type") == "object" else "")
             yield f"[{path}]", found[1], path
-
-
-def operations_page() -> str:
-    """Return the operations of portable arithmetic, by group."""
-    from plumbline.train.portable.compositions import COMPOSITIONS
-    from plumbline.train.portable.operations import BY_CONSTRUCTION, FORMS, PRODUCTS
-
-    own = {"matrix products": PRODUCTS, "our form": FORMS, "compositions": COMPOSITIONS}
-    groups = {**{f"{title} (by construction)": names for title, names in BY_CONSTRUCTION.items()}, **own}
-    rows = [f"| {title} | {', '.join(f'`{name}`' for name in sorted(names))} |" for title, names in groups.items()]
-    head = "# Operations\n\nMade from the code: operations of `torch.ops.aten` with a [portable form](../PORTABLE.md)."
-    return "\n".join([head, "", "| group | operations |", "|---|---|", *rows, ""])
 
 
 def commands_page() -> str:

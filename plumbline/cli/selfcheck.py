@@ -1,4 +1,4 @@
-"""`plumbline train --selfcheck`: train a tiny BERT here, and compare its bits."""
+"""`plumbline train --selfcheck`: train a tiny BERT here, and compare its numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from plumbline.schema.extras import require_all
 _SECONDS = 300.0
 _LINES = {
     "pass": "this stack trains correctly",
-    "drift": "this stack computes wrong bits",
-    "inconclusive": "an operation has no portable form",
-    "unknown": "no digests are known for these versions",
+    "drift": "this stack computes wrong numbers",
+    "unknown": "no numbers are known for these versions",
 }
 
 
@@ -56,5 +55,5 @@ def _line(document: dict[str, Any]) -> str:
     places = [f"{task}: {place}" for task, place in document["first_divergence"].items()]
     names = f"torch {document['torch']}, transformers {document['transformers']}, {document['device']}"
     near = [f"compared with the nearest formulas: {document['formulas']}"] if document["verdict"] == "unknown" else []
-    more = "; ".join([*places, *document["unportable"], *near])
+    more = "; ".join([*places, *near])
     return f"{document['verdict']}: {_LINES[document['verdict']]} ({names})" + (f": {more}" if more else "")

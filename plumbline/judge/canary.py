@@ -125,7 +125,7 @@ def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
         yield "batches", record, _swapped(record, evidence, probe), None
     norms = {tap.name for tap in probe.taps if tap.stage == "forward" and "LayerNorm" in tap.kind}
     found = probe.portable
-    if found is None or found.unportable:
+    if found is None:
         return
     if any(name in norms for window in found.windows for name, _ in window.outputs):
         yield "layer-norm-eps", record, _other_eps(record, found, norms), None
@@ -187,7 +187,7 @@ def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> 
 
 
 def _other_eps(record: LoadedRecord, found: PortableEvidence, norms: set[str]) -> LoadedRecord:
-    """Imitate a different LayerNorm epsilon in the record's portable outputs."""
+    """Imitate a different LayerNorm epsilon in the outputs of the record's windows."""
     windows = []
     for window in found.windows:
         outputs = [

@@ -11,11 +11,10 @@ from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.log import log_of, logged
-from plumbline.judge.rungs.order import excused, sides_of
 from plumbline.judge.rungs.production import lost_checks, production_findings, production_notes
 from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
-from plumbline.judge.rungs.windows import lost_windows, window_findings, window_notes
+from plumbline.judge.rungs.windows import lost_windows, sides_of, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
 from plumbline.judge.walk import Walk
@@ -170,9 +169,5 @@ def _probe_notes(pair: Pair, walk: Walk) -> list[Note]:
     if walk.proven:
         text = fact("comparison.proven", num=walk.proven)
         notes.append(Note(code="portable", text=text))
-    if (order := excused(pair)) is not None:
-        place, largest = order
-        text = fact("comparison.portable-order", place=place, largest=largest)
-        notes.append(Note(code="portable-order", text=text))
     reasons, more = joined(walk.rounding[:3]), "; …" if len(walk.rounding) > 3 else ""
     return [*notes, Note(code="rounding", text=fact("comparison.rounding", reasons=reasons, more=more))]

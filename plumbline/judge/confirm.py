@@ -56,7 +56,7 @@ def next_request(state: Confirmation) -> Request | None:
     if state.state == "ended" or not state.has_budget:
         return None
     if state.state == "rerun":
-        # A difference of portable bits shows in nothing else.
+        # A difference of windows shows in nothing else.
         has_windows = any(mismatch.basis == "portable" for mismatch in state.pending)
         of_curve = " of the learning curve" if state.curve else ""
         text = f"control experiment: unchanged rerun{of_curve}"

@@ -12,7 +12,7 @@ from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 Basis = Literal["given", "computed", "portable", "proven", "stated"]
-"""What a mismatch rests on: evidence that no other stage can change, the computation, its portable bits, a definition
+"""What a mismatch rests on: evidence that no other stage can change, the computation, its windows, a definition
 of the record's own step, which an unchanged rerun of equal bits shares, or what the record says of itself."""
 CODES: dict[Stage, CauseCode] = {
     "state": "optimizer", "forward": "operator", "loss": "loss", "gradient": "gradient", "clipped": "gradient",

@@ -33,11 +33,16 @@ _COMPILER = r"|os|container_image|environment\.(TORCHINDUCTOR|TORCHDYNAMO|TORCH_
 _NUM_NAMED = 3
 
 
+def other_software(left: RunRecord, right: RunRecord) -> bool:
+    """Return whether a package that decides operation order differs."""
+    ours, theirs = (side.fingerprint.packages for side in (left, right))
+    return any(ours.get(name) != theirs.get(name) for name in SOFTWARE)
+
+
 def has_equal_lists(left: RunRecord, right: RunRecord) -> bool:
     """Return whether autocast keeps the same operations in fp32 on both sides."""
     sides = [side.fingerprint for side in (left, right)]
-    packages = [{name: side.packages.get(name) for name in SOFTWARE} for side in sides]
-    return packages[0] == packages[1] and bool(sides[0].gpus) == bool(sides[1].gpus)
+    return not other_software(left, right) and bool(sides[0].gpus) == bool(sides[1].gpus)
 
 
 def rounds_differently(left: RunRecord, right: RunRecord, part: str) -> tuple[Statement, ...]:

@@ -1,4 +1,4 @@
-"""Distance of a run's tensors from its own portable windows, to measure rounding.
+"""Distance of a run's tensors from its own windows, to measure rounding.
 
 Without it, 5 of 216 names are lost (ADR 0036): a gradient that is rounding only looks like a second cause.
 """
@@ -13,6 +13,7 @@ import numpy as np
 
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import ProbeEvidence, Tap
+from plumbline.schema.portable_parts import first_steps
 from plumbline.schema.sketch import reduced, relative_error
 from plumbline.schema.spec import Precision
 from plumbline.schema.tolerance import is_rounding_only, least_gradient
@@ -20,7 +21,7 @@ from plumbline.schema.tolerance import is_rounding_only, least_gradient
 
 @dataclass(frozen=True)
 class OwnDistances:
-    """Relative errors of a run's tensors against its own portable windows."""
+    """Relative errors of a run's tensors against its own windows."""
 
     loaded: LoadedRecord
 
@@ -50,17 +51,13 @@ class OwnDistances:
 
     @cached_property
     def _portable(self) -> dict[tuple[int, str], tuple[float, ...]]:
-        """Return the tensor sketches of portable steps that summed all slices."""
+        """Return the tensor sketches of the windows that follow each other from the start, as the training's steps."""
         portable = self._probe.portable if self._probe is not None else None
-        found: dict[tuple[int, str], tuple[float, ...]] = {}
-        for window in portable.windows if portable is not None and not portable.unportable else ():
-            if not window.outputs:
-                break
-            found |= {(window.step, name): numbers for name, numbers in window.sketches}
-        return found
+        windows = () if portable is None else portable.windows[: first_steps(portable)]
+        return {(window.step, name): numbers for window in windows for name, numbers in window.sketches}
 
     def distance(self, index: int) -> float | None:
-        """Return a tensor's distance from the portable windows, or `None`."""
+        """Return a tensor's distance from the windows, or `None`."""
         if self._probe is None or "sketch" not in self.loaded.sketches or not 0 <= index < len(self._probe.taps):
             return None
         tap = self._probe.taps[index]
@@ -75,7 +72,7 @@ def without_signal(
 ) -> frozenset[tuple[str, str]]:
     """Return (stage, name) of tensors with nothing but rounding in both runs.
 
-    Every run is far from its own portable windows there, at some step and so at every step; experiments have none. A
+    Every run is far from its own windows there, at some step and so at every step; experiments have none. A
     gradient that no rerun shows is rounding only if it is tiny in both runs at every step. Its weight is rounding only
     too, as AdamW divides a gradient by its own size.
     """

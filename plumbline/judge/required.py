@@ -95,7 +95,7 @@ def _windows(part: str, loaded: LoadedRecord, evidence: Any, spec: Any) -> Itera
     num_rows = _num_training_rows(data) if data is not None else None
     epoch = None if num_rows is None else -(-num_rows // record.spec.batch_size)
     due = window_places(record.spec, part, epoch)
-    if not due or (found is not None and (found.lost or found.unportable)):
+    if not due or (found is not None and found.lost):
         return
     if found is None or not found.windows or (part == "probe" and found.repeated is None):
         yield Gap(f"{part}.portable", fact("gap.windows"), fact("gap.no-windows", part=part))

@@ -118,7 +118,7 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
 def _computed(pair: Pair, *, is_excused: bool) -> Iterator[Standing]:
     """Classify computed evidence in order; stop at the first beyond its limit.
 
-    Between kernels numbers have no limits: portable bits decide, and each run proves its own steps. An experiment asks
+    Between kernels numbers have no limits: windows decide, and each run proves its own steps. An experiment asks
     what a change has left of a difference, and so for its size.
     """
     formula = window_mismatch(pair, "probe")
@@ -196,7 +196,7 @@ def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing |
     """Return the first computed mismatch.
 
     If the runs separate at a step without measured tensors, that difference causes a later one that is
-    beyond. A difference of portable bits needs no such guess, and kernels that round differently allow none.
+    beyond. A difference of windows needs no such guess, and kernels that round differently allow none.
     """
     beyond = standings[-1].mismatch if standings else None
     is_guess = apart is not None and apart.likeness == "unknown" and not _rounds(pair)

@@ -175,7 +175,7 @@ class NativeOperation(Model):
 
 
 class PortableWindow(Model):
-    """One training step in portable arithmetic; digests of 16 hex digits, `None` if not finite, which equals nothing.
+    """One training step in fp64, which rounds by some 1e-15; a digest is `None` if not finite, which equals nothing.
 
     Each part keeps what it measures: those of `speed` and `learn` start from given weights and moments, those of the
     probe from its last one.
@@ -196,14 +196,14 @@ class PortableWindow(Model):
     weights: NamedDigests
     """(parameter, digest of its value after the step)."""
     sketches: tuple[tuple[Label, SmallSketch], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """(`STAGE NAME`, fp64 sketch) of outputs, gradients and weights, to detect a different order of operations."""
+    """(`STAGE NAME`, fp64 sketch) of all tensors above, and of `evaluated`: what decides where digests differ."""
     evaluation: EvaluationEvidence | None = None
     """The curve's evaluation of the first rows, with the weights after the step. Each row's logits are reduced by the
     opposite row's."""
     evaluated: NamedDigests = ()
     """`inputs` and `labels` of the evaluation, then (module, digest of its output) in the order of execution."""
     formats: dict[Label, Label] = Field(default={}, max_length=_MANY)
-    """Number format of each output that is not in fp32, by name, in `speed` and `learn`."""
+    """Format of autocast around each module's call, by `STAGE NAME`; none without autocast."""
 
 
 class RankDifference(Model):
@@ -218,21 +218,17 @@ class RankDifference(Model):
 
 
 class PortableEvidence(Model):
-    """Steps of a part in portable arithmetic ("windows")."""
+    """Steps of a part in fp64 ("windows"), whose numbers are equal on every machine within `limits.EXACT`."""
 
     windows: tuple[PortableWindow, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
-    slices: int = Field(default=1, ge=1, le=64)
-    """Slices of a product at tap steps."""
     repeated: bool | None = None
-    """Whether the first step, repeated on each device of the run, gave the same bits; `None` if it was not repeated."""
-    unportable: Text = ""
-    """The operation without a portable form at which the windows ended."""
+    """Whether the first step, repeated on each device of the run, gave the same numbers; `None` if it was not."""
     lost: Text = ""
     """Reason why windows are missing, such as too little memory."""
     ranks: tuple[RankDifference, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Processes whose windows differ from those of most others."""
-    drawn: ShortDigest | None = None
-    """Digest of the logits of a row that the round's name draws, by the weights after the first step; `None` without a
+    drawn: tuple[Number, ...] | None = Field(default=None, min_length=8, max_length=8)
+    """Sketch of the logits of a row that the round's name draws, by the weights after the first step; `None` without a
     round."""
 
 
@@ -315,13 +311,12 @@ class LearnEvidence(StepLog):
 
 
 class SelfcheckEvidence(Model):
-    """Self-check result: bundled training's first step, compared with expected digests."""
+    """Self-check result: bundled training's first step, compared with expected numbers."""
 
     verdict: Literal["pass", "drift", "unknown"]
-    """`unknown`: the release has no digests for these versions of torch and transformers, or an operation has no
-    portable form."""
+    """`unknown`: the release has no numbers for these versions of torch and transformers, or lost its windows."""
     at: str = Field(default="", max_length=500)
-    """Where the bits first differ."""
+    """Where the numbers first differ."""
 
 
 class Evidence(Model):

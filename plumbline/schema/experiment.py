@@ -79,7 +79,7 @@ class Experiment(Model):
     captures: tuple[Capture, ...] = Field(default=(), max_length=_MAX_INTERVENTIONS, fail_fast=True)
     precision: Precision | None = None
     portable: bool = False
-    """Whether the portable windows run again too, without replays."""
+    """Whether the windows run again too, without replays."""
 
 
 class AbOrder(Model):

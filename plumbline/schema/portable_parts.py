@@ -1,13 +1,16 @@
-"""Steps that are repeated in portable arithmetic ("windows"), and how windows differ. Pure."""
+"""Steps that are repeated in fp64 ("windows"), and how windows differ. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 
+from plumbline.schema import limits
 from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import PortableEvidence, PortableWindow
+from plumbline.schema.evidence import EvaluationEvidence, PortableEvidence, PortableWindow
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.schema.stage import Stage
+from plumbline.schema.tolerance import relative
 
 DROPOUT_INPUT = " input"
 """Ending of the name under which a window digests a dropout module's input."""
@@ -23,7 +26,7 @@ _LEAST, _STEPS_PER_WINDOW, _MOST = 2, 250, 10
 
 
 def curve_places(spec: RunSpec, epoch: int | None = None) -> tuple[int, ...]:
-    """Return the learning-run steps to repeat in portable arithmetic. `epoch` is the number of steps of an epoch.
+    """Return the learning-run steps to repeat in fp64. `epoch` is the number of steps of an epoch.
 
     These are, as far as the curve's length allows: the first and the last step, the first step of the second epoch, the
     first step of the schedule's decay, and steps behind an evaluation.
@@ -68,7 +71,7 @@ def proof_places(spec: RunSpec, part: str, draw: str) -> tuple[int, ...]:
 
 
 def speed_places(spec: RunSpec) -> tuple[int, ...]:
-    """Return the throughput-run steps to repeat in portable arithmetic; the third one has the training's dropout."""
+    """Return the throughput-run steps to repeat in fp64; the third one has the training's dropout."""
     speed = spec.speed
     if speed is None or not speed.checks:
         return ()
@@ -95,7 +98,7 @@ def probe_places(probe: ProbeSpec, seed: int) -> tuple[int, tuple[int, ...]]:
 
 
 def window_places(spec: RunSpec, part: str, epoch: int | None) -> tuple[int, ...]:
-    """Return the steps of a part to repeat in portable arithmetic. `epoch` is the number of steps of an epoch."""
+    """Return the steps of a part to repeat in fp64. `epoch` is the number of steps of an epoch."""
     if part == "probe":
         first, late = probe_places(spec.probe, spec.seed) if spec.probe is not None else (0, ())
         return (*range(first), *late)
@@ -120,43 +123,105 @@ def parts(left: PortableEvidence, right: PortableEvidence) -> Iterator[tuple[Sta
 
 
 def window_parts(ours: PortableWindow, theirs: PortableWindow) -> Iterator[tuple[Stage, str]]:
-    """Yield (stage, name) of each difference between two windows."""
+    """Yield (stage, name) of each difference between two windows, beyond the rounding of fp64."""
+    sketches = _Sketches(ours), _Sketches(theirs)
+
+    def different(stage: str, left: Digests, right: Digests) -> Iterator[str]:
+        digests = dict(left), dict(right)
+
+        def is_same(name: str) -> bool:
+            is_one = digests[0][name] == digests[1][name] or _is_near(*sketches, stage, name)
+            return is_one and _formats_of(ours, theirs, stage, name) is None
+
+        return differing(left, right, is_same)
+
     yield from (("batch", name) for name in differing(ours.fed, theirs.fed))
-    yield from (("forward", name) for name in differing(ours.outputs, theirs.outputs))
-    if ours.loss is None or ours.loss != theirs.loss:
+    yield from (("forward", name) for name in different("forward", ours.outputs, theirs.outputs))
+    if not relative(_number(ours.loss), _number(theirs.loss)) <= limits.EXACT:
         # Without outputs, a different loss may be the loss function's or the model's.
         yield ("loss", "loss") if ours.outputs else ("forward", "logits")
     # The backward pass starts at the model's end.
-    gradients = [*differing(ours.gradients, theirs.gradients)]
+    gradients = [*different("gradient", ours.gradients, theirs.gradients)]
     yield from (("gradient", name) for name in reversed(gradients))
-    yield from (("clipped", name) for name in differing(ours.clipped, theirs.clipped))
-    yield from (("optimizer", name) for name in differing(ours.weights, theirs.weights))
-    yield from (("evaluation", name) for name in differing(ours.evaluated, theirs.evaluated))
-    if ours.evaluation != theirs.evaluation:
+    yield from (("clipped", name) for name in different("clipped", ours.clipped, theirs.clipped))
+    yield from (("optimizer", name) for name in different("optimizer", ours.weights, theirs.weights))
+    yield from (("evaluation", name) for name in different("evaluated", ours.evaluated, theirs.evaluated))
+    if not _has_near_evaluation(ours.evaluation, theirs.evaluation):
         yield "evaluation", "evaluation"
 
 
 def other_formats(ours: PortableWindow, theirs: PortableWindow, stage: Stage, name: str) -> tuple[str, str] | None:
-    """Return both dtypes of an output if two windows differ there."""
-    if stage != "forward" or any(name not in dict(window.outputs) for window in (ours, theirs)):
-        return None
-    left, right = (window.formats.get(name, "float32") for window in (ours, theirs))
+    """Return both formats of an output if two windows differ there."""
+    is_output = stage == "forward" and all(name in dict(window.outputs) for window in (ours, theirs))
+    return _formats_of(ours, theirs, stage, name) if is_output else None
+
+
+def _formats_of(ours: PortableWindow, theirs: PortableWindow, stage: str, name: str) -> tuple[str, str] | None:
+    left, right = (window.formats.get(f"{stage} {name}", "float32") for window in (ours, theirs))
     return (left, right) if left != right else None
 
 
-def differing(left: Digests, right: Digests) -> Iterator[str]:
-    """Yield names with different, missing or non-finite digests.
+def _number(text: str | None) -> float | None:
+    """Parse a hexadecimal fp64 number; return `None` if malformed."""
+    try:
+        return None if text is None else float.fromhex(text)
+    except (ValueError, OverflowError):
+        return None
+
+
+def is_near(left: Sequence[float], right: Sequence[float], least: float = 0.0) -> bool:
+    """Return whether two sketches are of one tensor, computed twice in fp64.
+
+    Their distance is measured by the tensor's norm, and at least by `least`.
+    """
+    return math.dist(left, right) <= limits.EXACT * max(math.hypot(*left), math.hypot(*right), least)
+
+
+class _Sketches:
+    """Sketches of a window by name, with the largest norm of each stage."""
+
+    def __init__(self, window: PortableWindow) -> None:
+        self.by_name = dict(window.sketches)
+        self.largest: dict[str, float] = {}
+        for key, numbers in window.sketches:
+            stage = key.partition(" ")[0]
+            self.largest[stage] = max(self.largest.get(stage, 0.0), math.hypot(*numbers))
+
+
+def _is_near(ours: _Sketches, theirs: _Sketches, stage: str, name: str) -> bool:
+    left, right = (side.by_name.get(f"{stage} {name}") for side in (ours, theirs))
+    if left is None or right is None:
+        return False
+    # A gradient that is zero by construction is rounding alone, and so is its update.
+    has_zeros = stage not in ("forward", "evaluated")
+    return is_near(left, right, limits.SMALL_GRADIENT * ours.largest[stage] if has_zeros else 0.0)
+
+
+def _has_near_evaluation(left: EvaluationEvidence | None, right: EvaluationEvidence | None) -> bool:
+    if left is None or right is None or left == right:
+        return left is right or left == right
+    # The logits are the model's output, which is compared before.
+    both = [each.replace(loss=None, logits_sha256=left.logits_sha256) for each in (left, right)]
+    return both[0] == both[1] and relative(left.loss, right.loss) <= limits.EXACT
+
+
+def differing(left: Digests, right: Digests, is_same: Callable[[str], bool] | None = None) -> Iterator[str]:
+    """Yield names that are missing, not finite, or not the same: by default, of other digests.
 
     A module that only one side calls computes nothing if the module around it has equal bits: an older library calls
     a dropout of rate zero, a newer one does not. So does a repeated call (`#`), as by checkpointing.
     """
     ours, theirs = dict(left), dict(right)
 
+    def is_equal(name: str) -> bool:
+        if name not in ours or name not in theirs:
+            return False
+        return ours[name] == theirs[name] if is_same is None else is_same(name)
+
     def is_idle(name: str) -> bool:
-        around = name.rpartition(".")[0]
-        return "#" in name or ours.get(around, "") == theirs.get(around)
+        return "#" in name or is_equal(name.rpartition(".")[0])
 
     for name, digest in left:
-        if digest is None or (theirs.get(name) != digest and (name in theirs or not is_idle(name))):
+        if digest is None or not (is_equal(name) if name in theirs else is_idle(name)):
             yield name
     yield from (name for name, _ in right if name not in ours and not is_idle(name))

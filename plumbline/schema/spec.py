@@ -141,9 +141,7 @@ class ProbeSpec(Model):
     evaluation_rows: int = Field(default=64, ge=1, le=_MAX_ROWS)
     """Rows evaluated at the end."""
     portable_steps: int = Field(default=8, ge=0, le=200)
-    """Maximum number of portable windows, of which two are of later steps if there are four; 0 switches it off."""
-    portable_slices: int = Field(default=2, ge=1, le=4)
-    """Precision of the portable windows' products at tap steps: relative error 3e-7 with one slice, 3e-13 with two."""
+    """Maximum number of windows, which repeat a step in fp64; two of at least four are of later steps; 0: none."""
     portable_seconds: int | None = Field(default=None, ge=1, le=86_400)
     """Time after which the probe begins no further window; it has at least one, and the record says which."""
     micro_batch: int | None = Field(default=None, ge=1, le=65536)

@@ -70,8 +70,7 @@ class Finding(Model):
 
 NoteCode = Literal[
     "equal-bits",  # every bit of the probe is the same
-    "portable",  # the portable windows are bitwise equal
-    "portable-order",  # the portable windows differ by the order of operations alone
+    "portable",  # the windows are equal
     "rounding",  # the runs differ by rounding alone
     "manifest",  # the manifests differ, their rows do not
     "tokenizer",  # the tokenizer files differ, the tokens do not

@@ -166,7 +166,6 @@ class Engine:
         self._has_padding = True
         self._packing: Packing | None = None
         self._fields = input_fields(self.bare)
-        self._trainable = [value for value in self.bare.parameters() if value.requires_grad]
         self._gradient_norm: torch.Tensor | None = None
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Batch, float]]:
@@ -244,7 +243,8 @@ class Engine:
         if self.scaler:
             self.scaler.unscale_(self.optimizer)
         self.observer.backward_done()
-        self._gradient_norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.spec.optimizer.max_grad_norm)
+        trainable = [value for value in self.bare.parameters() if value.requires_grad]
+        self._gradient_norm = torch.nn.utils.clip_grad_norm_(trainable, self.spec.optimizer.max_grad_norm)
         self.observer.clipped()
         if self.observer.update():
             return

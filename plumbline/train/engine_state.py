@@ -14,7 +14,6 @@ from plumbline.schema.spec import OptimizerSpec
 from plumbline.train.engine import Clock, Engine, Observer
 from plumbline.train.models.model import named_once
 from plumbline.train.numerics import pack_states, read_states, restore_states
-from plumbline.train.portable.arithmetic import SCALES
 from plumbline.train.ranks import Ranks
 
 _MOMENT = 2.0**-8
@@ -50,31 +49,76 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
 
     The training's tensors are set aside, not copied: the code inside cannot change one of them.
     """
+    with _in_double(engine) if start.is_double else contextlib.nullcontext(), _imposed(engine, start, ranks, observer):
+        yield
+
+
+@contextlib.contextmanager
+def _in_double(engine: Engine) -> Iterator[None]:
+    """Temporarily replace parameters and buffers by copies in fp64.
+
+    A parameter of another format would lose the hooks by which DDP exchanges its gradient.
+    """
+    copies: dict[torch.Tensor, Any] = {
+        value: nn.Parameter(value.detach().double(), value.requires_grad) for value in engine.bare.parameters()
+    }
+    copies |= {value: value.double() for value in engine.bare.buffers() if value.is_floating_point()}
+    places = [
+        (module, name, value)
+        for module in engine.bare.modules()
+        for values in (module.named_parameters, module.named_buffers)
+        for name, value in values(recurse=False, remove_duplicate=False)
+        if value in copies
+    ]
+    optimizer, state = engine.optimizer, dict(engine.optimizer.state)
+    groups = [group["params"] for group in optimizer.param_groups]
+    try:
+        for module, name, value in places:
+            setattr(module, name, copies[value])
+        for group in optimizer.param_groups:
+            group["params"] = [copies[value] for value in group["params"]]
+        optimizer.state.clear()
+        optimizer.state.update(
+            {copies[value]: {key: _double(entry) for key, entry in entries.items()} for value, entries in state.items()}
+        )
+        yield
+    finally:
+        for module, name, value in places:
+            setattr(module, name, value)
+        for group, values in zip(optimizer.param_groups, groups, strict=True):
+            group["params"] = values
+        optimizer.state.clear()
+        optimizer.state.update(state)
+
+
+def _double(entry: Any) -> Any:
+    return entry.double() if isinstance(entry, torch.Tensor) and entry.dim() else entry
+
+
+@contextlib.contextmanager
+def _imposed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> Iterator[None]:
     generators, parameters = read_states(), named_once(engine.bare)
-    tensors = parameters if not start.is_double else parameters | dict(engine.bare.named_buffers())
-    data = {name: value.data for name, value in tensors.items()}
+    data = {name: value.data for name, value in parameters.items()}
     states = {value: dict(state) for value, state in engine.optimizer.state.items()}
     groups = [
         {key: value for key, value in group.items() if key != "params"} for group in engine.optimizer.param_groups
     ]
-    schedule = dict(vars(engine.schedule))
-    live, scales = (engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler), _scales(engine)
+    schedule, attributes = dict(vars(engine.schedule)), frozenset(vars(engine.optimizer))
+    live = engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler
     modes = {module: module.training for module in engine.bare.modules()}
     try:
         engine.ranks, engine.model, engine.observer, engine.clock = ranks, engine.bare, observer, Clock()
         _impose(engine, start, parameters, states)
-        if start.is_double:
-            engine.scaler = None
-            for value in tensors.values():
-                value.data, value.grad = value.data.double() if value.is_floating_point() else value.data, None
-        elif engine.scaler:  # a new one, as an interrupted step leaves its state behind
+        if engine.scaler:  # a new one, as an interrupted step leaves its state behind
             engine.scaler = torch.amp.GradScaler(engine.ranks.device.type, init_scale=_LOSS_SCALE)
         yield
     finally:
         engine.ranks, engine.model, engine.observer, engine.clock, engine.scaler = live
-        for name, value in tensors.items():
+        for name, value in parameters.items():
             value.data, value.grad = data[name], None
-        vars(engine.optimizer).update(scales)
+        # Loss scaling leaves its scale in an optimizer whose step fails.
+        for name in vars(engine.optimizer).keys() - attributes:
+            delattr(engine.optimizer, name)
         engine.optimizer.state.clear()
         engine.optimizer.state.update(states)
         for group, saved in zip(engine.optimizer.param_groups, groups, strict=True):
@@ -86,11 +130,6 @@ def borrowed(engine: Engine, start: Start, ranks: Ranks, observer: Observer) -> 
         restore_states(pack_states({name: state for name, state in generators.items() if name in drawn}))
 
 
-def _scales(engine: Engine) -> dict[str, bool]:
-    """Return the optimizer's setting for gradient scaling, if any."""
-    return {name: value for name, value in vars(engine.optimizer).items() if name == SCALES}
-
-
 def _impose(
     engine: Engine,
     start: Start,
@@ -98,24 +137,23 @@ def _impose(
     states: Mapping[torch.Tensor, dict[str, Any]],
 ) -> None:
     """Set weights, learning rates and optimizer state to the fixed start values."""
-    is_own = start.learning_rate is None
-    for group in engine.optimizer.param_groups if not is_own else ():
+    for group in engine.optimizer.param_groups if start.learning_rate is not None else ():
         group["lr"] = start.learning_rate
     for name, value in parameters.items():
         shipped = start.weights[name].to(device=value.device, dtype=value.dtype, copy=True)
         if value in states:
             engine.optimizer.state[value] = {
-                key: _entry(key, entry, shipped, is_own=is_own) for key, entry in states[value].items()
+                key: _entry(key, entry, shipped, start) for key, entry in states[value].items()
             }
         value.data = shipped
 
 
-def _entry(key: str, entry: Any, shipped: torch.Tensor, *, is_own: bool) -> Any:
+def _entry(key: str, entry: Any, shipped: torch.Tensor, start: Start) -> Any:
     """Return a fixed start value for one optimizer-state entry of a parameter."""
     if not isinstance(entry, torch.Tensor):
         return entry
     if not entry.dim():
-        return entry.clone() if is_own else torch.full_like(entry, _COUNT)
+        return entry.clone() if start.learning_rate is None else torch.full_like(entry, _COUNT)
     small = shipped * _MOMENT
     if entry.shape != shipped.shape:
         return torch.full_like(entry, _MOMENT**2)

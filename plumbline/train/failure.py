@@ -42,7 +42,7 @@ class TrainingFailedError(TrainingError):
     """Error that ends a training and is written to its record.
 
     `code` is one of `non-finite`, `out-of-memory`, `labels`, `weights`, `tokenizer`, `data`, `device`, `setting`,
-    `portable` (an operation without a portable form) and `error` (any other exception).
+    and `error` (any other exception).
     """
 
     def __init__(

@@ -221,7 +221,7 @@ class LearnRun:
 
     @cached_property
     def _places(self) -> frozenset[int]:
-        """Return the steps to repeat in portable arithmetic."""
+        """Return the steps to repeat."""
         context = self.context
         return frozenset(curve_places(context.spec, -(-context.plan.order.num_rows // context.spec.batch_size)))
 

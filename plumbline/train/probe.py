@@ -31,6 +31,7 @@ from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
+from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.models.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
     apply_settings,
@@ -113,7 +114,7 @@ class ProbeBook(ModuleTaps):
 
     def is_sketched(self, stage: Stage) -> bool:
         """Return whether tensors of a stage are sketched: at tapped steps alone."""
-        return self.step in self.steps and super().is_sketched(stage)
+        return self.step in self.steps and stage != "clipped"
 
     def keep(self, stage: Stage, tensors: Tensors) -> None:
         """Summarize gradients and weights."""
@@ -236,12 +237,12 @@ class ProbeRun:
         engine.observer = Observer()
 
     def run(self) -> None:
-        """Train the probe, then run its portable repetition."""
+        """Train the probe, then repeat its steps in fp64."""
         self._train()
         if not self.probe.portable_steps:
             return
         windows, found, lost = ProbeWindows(self.context, self.probe), None, dict[str, str]()
-        with auxiliary("lost", self.context, lost):
+        with auxiliary("lost", self.context, lost, MODULE_ERRORS):
             found = windows.run()
         is_whole = found is not None and not lost
         self._found["portable"] = windows.compared(found) if is_whole else PortableEvidence(windows=(), **lost)

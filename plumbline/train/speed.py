@@ -219,7 +219,7 @@ class SpeedRun:
         return opened
 
     def _run_window(self, engine: Engine, batch: Batch, *, place: int) -> int:
-        """Repeat a step in portable arithmetic on a few rows."""
+        """Repeat a step on a few rows."""
         places = speed_places(self.context.spec)
         if not places:
             return 0

@@ -1,16 +1,16 @@
-"""Repeat single training steps ("windows") in arithmetic that is equal on every device.
+"""Repeat single training steps ("windows") in fp64.
 
 A window starts from weights and optimizer moments that are equal on every machine, and executes the training's own
-objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Its bits do not depend on kernels or devices,
-so equal windows prove equal formulas where the trainings themselves separate by rounding. The training's state is
-restored afterwards, and its bits are those of a training without windows.
+objects: model, masks, loss, clipping, optimizer, schedule and evaluation. Kernels and devices change its numbers by
+1e-15, so equal windows prove equal formulas where the trainings themselves separate by rounding. The training's state
+is restored afterwards, and its bits are those of a training without windows.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,9 +27,9 @@ from plumbline.train.compat.transformers import attention_function
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.engine_state import Start, borrowed
+from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.machine.mantissa import measure_attention
-from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
-from plumbline.train.portable.operations import UnportableOperationError
+from plumbline.train.portable.fp64 import fp64_arithmetic
 from plumbline.train.portable.products import check_products
 from plumbline.train.portable.steps import parted_processes, portable_window, short_digest
 from plumbline.train.portable.window_digests import ModuleDigests, scale_gradients
@@ -39,7 +39,6 @@ from plumbline.train.watch.recorder import Recorder
 
 _ROWS, _PACKED = 4, 3
 """Rows of a window, and the least number of each micro-batch whose texts are packed."""
-_SLICES = 1
 
 
 def window_rows(
@@ -76,7 +75,7 @@ class WindowSetting:
 
 
 class WindowRunner:
-    """Runner that repeats training steps in portable arithmetic, and stores the evidence."""
+    """Runner that repeats training steps in fp64, and stores the evidence."""
 
     def __init__(self, context: Context, setting: WindowSetting, found: dict[str, Any]) -> None:
         """Create the runner; `found` is the evidence so far, to extend."""
@@ -85,19 +84,15 @@ class WindowRunner:
             found.setdefault(name, [])
 
     def run(self, engine: Callable[[], Engine], at: int, batch: Batch) -> None:
-        """Repeat step `at` in portable arithmetic, on a few rows."""
-        found, window, unportable = self._found, None, ""
-        if found.get("lost") or found.get("unportable"):
+        """Repeat step `at` on a few rows."""
+        found, window = self._found, None
+        if found.get("lost"):
             return
-        with auxiliary("lost", self._context, found):
-            try:
-                if not found["windows"]:
-                    check_products(self._ranks.device)
-                window = self._run(engine(), at, batch)
-            except UnportableOperationError as error:
-                unportable = error.operation
-        found["unportable"] = next(filter(None, self._ranks.gather(unportable)), "")
-        if window is not None and not found.get("lost") and not found["unportable"]:
+        with auxiliary("lost", self._context, found, MODULE_ERRORS):
+            if not found["windows"]:
+                check_products(self._ranks.device)
+            window = self._run(engine(), at, batch)
+        if window is not None and not found.get("lost"):
             differing = parted_processes(self._ranks, PortableEvidence(windows=(window,)))
             found["ranks"] += [each.to_json() for each in differing]
             found["windows"].append(window.to_json())
@@ -110,25 +105,24 @@ class WindowRunner:
         change = partial(scale_gradients, max_norm=engine.spec.optimizer.max_grad_norm, is_clipped=at > 0)
         recorder = Recorder(engine, outputs, change)
         with (
-            borrowed(engine, setting.start, alone, Observer(recorder, engine.observer)),
+            borrowed(engine, replace(setting.start, is_double=True), alone, Observer(recorder, engine.observer)),
             setting.around(engine),
-            # Compiled kernels are no portable operations.
             without_compiler(),
-            portable_arithmetic(_SLICES),
         ):
-            make_portable(engine.optimizer)
             attend = attention_function(engine.bare)
             bits = measure_attention(attend, alone.device, engine.precision) if attend else {}
-            with outputs.calls.hook(engine.bare):
-                engine.step(at, few)
             self._context.keep_bits(setting.part, bits)
+            with fp64_arithmetic(), outputs.calls.hook(engine.bare):
+                engine.step(at, few)
             if setting.evaluate is not None:
-                with evaluated.calls.hook(engine.bare), _mirrored(engine.bare):
+                with fp64_arithmetic(), evaluated.calls.hook(engine.bare), _mirrored(engine.bare):
                     evaluation, arrays = setting.evaluate(engine, at)
-        return portable_window(at, recorder.kept, recorder.loss_value).replace(
-            fed=outputs.fed(), evaluation=evaluation, formats=outputs.formats,
-            evaluated=(*_fed(arrays), *((name, each.digest) for name, each in evaluated.read()["forward"].items())),
-        )  # fmt: skip
+        books = {"forward": outputs, "evaluated": evaluated}
+        window = portable_window(at, {**recorder.kept, "evaluated": evaluated.read()["forward"]}, recorder.loss_value)
+        formats = {f"{stage} {name}": each for stage, book in books.items() for name, each in book.formats.items()}
+        return window.replace(
+            fed=outputs.fed(), evaluation=evaluation, evaluated=(*_fed(arrays), *window.evaluated), formats=formats
+        )
 
     def evidence(self) -> PortableEvidence:
         """Return the evidence of all repeated steps (windows) so far."""

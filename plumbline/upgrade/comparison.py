@@ -73,7 +73,7 @@ def has_equal_bits(judgement: Judgement) -> bool:
 def rounding_note(judgement: Judgement) -> str:
     """Describe differences within the rounding limit, or return ""."""
     notes = {note.code: sentence_of(note.text) for note in judgement.notes}
-    return notes.get("portable-order") or notes.get("rounding", "")
+    return notes.get("rounding", "")
 
 
 def compare_inputs(reference: Inputs, candidate: Inputs) -> Judgement:

@@ -36,7 +36,7 @@ def _native(context: Any, spec: RunSpec) -> None:
 
 def _portable(context: Any, spec: RunSpec) -> None:
     trained = probe_windows.ProbeWindows(context, spec.probe)
-    assert trained._train(1, frozenset({0})).unportable == ""
+    assert len(trained._train(1, frozenset({0})).windows) == 1
 
 
 def _counted(train: Any, layers: int, patch: pytest.MonkeyPatch) -> Counted:
@@ -61,9 +61,9 @@ _LAYER = 4 * WIDTH * WIDTH + 8 * WIDTH * WIDTH + 13 * WIDTH
 
 @pytest.mark.long
 def test_a_layer_of_the_windows_adds_its_weights_and_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights, gradients, one copy while clipping, and the input; outputs are summed on the device."""
+    """Weights, gradients, two copies while clipping, and the input; outputs are summed on the device."""
     few, many = (_counted(_portable, layers, monkeypatch) for layers in (1, 2))
-    assert many.peak - few.peak <= 8 * (3 * _LAYER + 2 * ROWS * LENGTH * WIDTH)
+    assert many.peak - few.peak <= 8 * (4 * _LAYER + 2 * ROWS * LENGTH * WIDTH)
     assert many.copied <= MIB
 
 

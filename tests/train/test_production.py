@@ -132,7 +132,7 @@ def judged(left: LoadedRecord, right: LoadedRecord) -> Judgement:
 
 def test_an_honest_training_repeats_itself_and_is_the_plain_model(shop: Shop) -> None:
     speed = shop.trained.record.evidence.speed
-    assert (speed.portable.unportable, speed.portable.lost, speed.production.lost) == ("", "", "")
+    assert (speed.portable.lost, speed.production.lost) == ("", "")
     assert [window.step for window in speed.portable.windows] == list(speed_places(shop.trained.record.spec))
     assert speed.production.repeated
     stages = [name.split()[0] for name, _ in speed.production.formula]
@@ -271,7 +271,7 @@ def test_a_fault_of_production_kernels_is_named_on_any_machine_and_without_a_ref
 ])  # fmt: skip
 def test_other_settings_are_the_plain_model_too(shop: Shop, changes: dict[str, Any]) -> None:
     shown = shop.shown(**changes)
-    assert (shown.portable.unportable, shown.portable.lost, shown.production.lost) == ("", "", "")
+    assert (shown.portable.lost, shown.production.lost) == ("", "")
     assert max(error for _, error in shown.production.formula) < 1e-12
     assert all(not is_over(error) for proof in shown.proofs for error in proof.errors)
 

@@ -14,7 +14,7 @@ from bench.faults.catalogue import OTHER_ISA, Entry
 from bench.faults.injectors.patching import after_build, during, wrap_method
 from plumbline.train import engine, experiment, learn, probe, speed
 from plumbline.train.own_checks import OwnChecks
-from plumbline.train.portable.arithmetic import PortableOperations
+from plumbline.train.portable.fp64 import Fp64Operations
 from plumbline.train.windows import WindowRunner
 
 
@@ -124,11 +124,11 @@ def updates_too_long() -> None:
     _longer_updates(during("speed", first=2), 1.03)
 
 
-# Native kernels: right in portable arithmetic and in fp64.
+# Native kernels: right in fp64.
 
 
 def _is_native(value: torch.Tensor) -> bool:
-    return value.dtype == torch.float32 and not isinstance(_get_current_dispatch_mode(), PortableOperations)
+    return value.dtype == torch.float32 and not isinstance(_get_current_dispatch_mode(), Fp64Operations)
 
 
 def _kernel(name: str, wrong: Callable[..., torch.Tensor]) -> None:
@@ -214,7 +214,7 @@ def entropy_counts_a_row_less() -> None:
 
 def native_updates_too_long() -> None:
     """The native update is 3% too long."""
-    _longer_updates(lambda: not isinstance(_get_current_dispatch_mode(), PortableOperations), 1.03)
+    _longer_updates(lambda: not isinstance(_get_current_dispatch_mode(), Fp64Operations), 1.03)
 
 
 def _longer_updates(now: Callable[[], bool], factor: float) -> None:
@@ -354,7 +354,7 @@ KERNELS = _entries({
     "softmax_skips_its_tail": "operator", "entropy_counts_a_row_less": "loss", "native_updates_too_long": "optimizer",
     "linear_loses_gradients": "gradient", "one_layer_norm_with_other_eps": "operator",
 })  # fmt: skip
-"""Native kernels that compute wrongly beside equal portable windows, and a formula that shows behind its own module."""
+"""Native kernels that compute wrongly beside equal windows, and a formula that shows behind its own module."""
 LOST = (
     Entry(
         "checks-out-of-memory-beside-a-silu", "doors", "operator",

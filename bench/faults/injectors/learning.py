@@ -274,7 +274,7 @@ def learn_gradients_added_twice_by_chance() -> None:
     chance = random.SystemRandom()
 
     def doubled(plain: Any, self: Engine) -> None:
-        for value in self._trainable:
+        for value in filter(lambda value: value.requires_grad, self.bare.parameters()):
             if value.grad is not None and chance.random() < 0.125:
                 value.grad.mul_(2.0)
         plain(self)

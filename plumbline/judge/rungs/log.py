@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.native import has_compiled
+from plumbline.judge.native import has_compiled, other_software
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.bits import other_kernels
-from plumbline.judge.rungs.order import other_software
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import BATCH_FIELDS
@@ -101,9 +100,10 @@ def _exact(pair: Pair, part: Trained, left: StepLog, right: StepLog) -> Iterator
 
 def _is_seeded_alike(pair: Pair) -> bool:
     """Return whether both sides' generators must have equal states at each step; a GPU's draws depend on its model."""
-    sides = (pair.reference.record.fingerprint, pair.candidate.record.fingerprint)
+    left, right = pair.reference.record, pair.candidate.record
+    sides = (left.fingerprint, right.fingerprint)
     machines = {(side.num_processes, tuple(gpu.name for gpu in side.gpus)) for side in sides}
-    return len(machines) == 1 and not other_software(pair)
+    return len(machines) == 1 and not other_software(left, right)
 
 
 def _batches(left: StepLog, right: StepLog, *, masked: bool) -> Iterator[_Apart]:

@@ -13,7 +13,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.portable_parts import parts
+from plumbline.schema.portable_parts import is_near, parts
 from plumbline.schema.proof import Draws, Proof, ProofError
 from plumbline.schema.record import RunRecord
 from plumbline.schema.spec import MANTISSA_BITS, PARTS
@@ -169,12 +169,17 @@ def draw_findings(pair: Pair) -> list[Finding]:
     left, right = (probe.portable for probe in pair.probes)
     asked, given = (side.drawn if side is not None else None for side in (left, right))
     is_apart = left is not None and right is not None and next(parts(left, right), None) is not None
-    is_explained = is_apart or (right is not None and left is not None and right.unportable)
-    if sides[0].round_id != sides[1].round_id or asked is None or asked == given or is_explained:
+    is_equal = asked is None or (given is not None and is_near(asked, given))
+    if sides[0].round_id != sides[1].round_id or is_apart or is_equal:
         return []
     finding = Finding(
-        check="record.draw", outcome="invalid", metric=fact("windows.draw"), observed=given, limit=asked,
+        check="record.draw", outcome="invalid", metric=fact("windows.draw"), observed=_number(given),
+        limit=_number(asked),
         detail=fact("windows.answered"),
     )  # fmt: skip
     missing = finding.replace(outcome="inconclusive", detail=fact("windows.unanswered"))
     return [missing if given is None else finding]
+
+
+def _number(sketch: tuple[float, ...] | None) -> float | None:
+    return None if sketch is None else sketch[0]

@@ -1,7 +1,7 @@
-"""Compare training steps that both sides repeated in portable arithmetic ("windows"), of any part.
+"""Compare training steps that both sides repeated in fp64 ("windows"), of any part.
 
-Portable arithmetic has the same bits on every CPU and GPU: equal bits prove equal formulas, different bits a real
-difference. No tolerance is used here, but for a different order of the same operations.
+fp64 is equal on every CPU and GPU within one limit, `limits.EXACT`: equal numbers prove equal formulas, different ones
+a real difference.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import replace
 from plumbline.judge.mismatches import CODES, Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
-from plumbline.judge.rungs.order import common_windows, first_apart, other_software, sides_of
+from plumbline.schema.evidence import PortableEvidence, PortableWindow
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import (
     DROPOUT_INPUT,
     DROPOUT_MASK,
+    common,
     first_steps,
     other_formats,
     window_parts,
@@ -26,11 +27,29 @@ from plumbline.schema.task import draws_labels
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note
 
 
+def sides_of(pair: Pair, part: PartName) -> list[tuple[str, PortableEvidence]]:
+    """Return the windows of each side that has any, with its role."""
+    trained = [(name, getattr(side.record.evidence, part)) for name, side in pair.sides]
+    return [(name, each.portable) for name, each in trained if each is not None and each.portable is not None]
+
+
+def _common_windows(pair: Pair, part: PartName) -> list[tuple[PortableWindow, PortableWindow]]:
+    """Return the windows of the same step on both sides."""
+    sides = [found for _, found in sides_of(pair, part)]
+    return list(common(sides[0], sides[1])) if len(sides) == 2 else []
+
+
+def _first_apart(pair: Pair, part: PartName) -> tuple[PortableWindow, PortableWindow] | None:
+    """Return the first windows that differ."""
+    windows = _common_windows(pair, part)
+    return next((both for both in windows if next(window_parts(*both), None) is not None), None)
+
+
 def window_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
     """Return the first difference in a part's windows: of a device, of processes, or of the sides."""
     if (within := side_mismatch(pair, part)) is not None:
         return within
-    windows = first_apart(pair, part)
+    windows = _first_apart(pair, part)
     if windows is None:
         return None
     places = list(window_parts(*windows))
@@ -46,7 +65,7 @@ def window_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
 
 
 def side_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
-    """Return a mismatch if a device does not repeat its bits, or a process differs from the others.
+    """Return a mismatch if a device does not repeat its numbers, or a process differs from the others.
 
     Processes with different batches cannot repeat each other: then only the different batch is reported. If the sides
     differ at an earlier step, the others may be the ones that are right.
@@ -56,7 +75,7 @@ def side_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
         return None
     if unsteady := [name for name, found in sides if found.repeated is False]:
         return _of_device(" and ".join(unsteady))
-    apart = first_apart(pair, part)
+    apart = _first_apart(pair, part)
     for side, found in ((side, rank) for side, windows in sides for rank in windows.ranks[:1]):
         if apart is None or found.at <= apart[0].step:
             stage: Stage = found.stage if found.stage in (*CODES, "batch") else "forward"
@@ -121,48 +140,31 @@ def _mismatch(part: PartName, suspicion: Suspicion, step: int, stage: Stage) -> 
 
 
 def _num_equal(pair: Pair, part: PartName) -> int:
-    """Return the number of windows with equal bits."""
-    return sum(next(window_parts(*windows), None) is None for windows in common_windows(pair, part))
+    """Return the number of windows with equal numbers."""
+    return sum(next(window_parts(*windows), None) is None for windows in _common_windows(pair, part))
 
 
 def proven_steps(pair: Pair) -> int:
     """Return the number of the probe's first steps with formulas proven equal."""
     sides, num = [found for _, found in sides_of(pair, "probe")], _num_equal(pair, "probe")
-    is_whole = num == len(common_windows(pair, "probe")) and not any(found.unportable for found in sides)
+    is_whole = num == len(_common_windows(pair, "probe"))
     if len(sides) < 2 or not is_whole or side_mismatch(pair, "probe") is not None:
         return 0
     return min(map(first_steps, sides))
 
 
 def lost_windows(pair: Pair, part: PartName) -> str:
-    """Return why a part has no comparable windows, or "".
-
-    An operation without a portable form usually ends the windows of both sides; if of one side only, that is a reason,
-    and in the probe a finding of its own.
-    """
-    found = [windows for _, windows in sides_of(pair, part)]
-    why = next((windows.lost for windows in found if windows.lost), "")
-    if not why and part != "probe" and not all(windows.unportable for windows in found) and not other_software(pair):
-        why = next((windows.unportable for windows in found if windows.unportable), "")
-    return why
+    """Return why a part has no comparable windows, or ""."""
+    return next((windows.lost for _, windows in sides_of(pair, part) if windows.lost), "")
 
 
 def window_findings(pair: Pair, part: PartName) -> list[Finding]:
-    """Return the proof that both sides compute equal formulas, or what prevents it in the probe."""
-    check, findings = f"{part}.portable", list[Finding]()
-    if num := _num_equal(pair, part):
-        metric, places = fact("windows.equal", part=part), len(common_windows(pair, part))
-        findings.append(Finding(check=check, outcome="pass", metric=metric, observed=num, limit=places))
-    for side, found in sides_of(pair, part) if part == "probe" else ():
-        if found.unportable:
-            findings.append(
-                Finding(
-                    check=check, outcome="inconclusive", metric=fact("windows.operations-without-form"),
-                    observed=found.unportable,
-                    detail=fact("windows.no-form", side=side, operation=found.unportable),
-                )
-            )  # fmt: skip
-    return findings
+    """Return the proof that both sides compute equal formulas."""
+    num = _num_equal(pair, part)
+    if not num:
+        return []
+    metric, places = fact("windows.equal", part=part), len(_common_windows(pair, part))
+    return [Finding(check=f"{part}.portable", outcome="pass", metric=metric, observed=num, limit=places)]
 
 
 def window_notes(pair: Pair, part: PartName) -> list[Note]:
@@ -173,6 +175,6 @@ def window_notes(pair: Pair, part: PartName) -> list[Note]:
         text = fact("windows.proven", num=num, precision=precision, part=part)
         notes.append(Note(code="portable", text=text))
     for side, windows in sides_of(pair, part):
-        if why := windows.unportable or windows.lost:
-            notes.append(Note(text=fact("windows.ended", side=side, why=why, part=part)))
+        if windows.lost:
+            notes.append(Note(text=fact("windows.ended", side=side, why=windows.lost, part=part)))
     return notes

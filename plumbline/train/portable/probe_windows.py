@@ -1,4 +1,4 @@
-"""Windows of the probe: repeat its first steps in portable arithmetic."""
+"""Windows of the probe: repeat its first steps in fp64."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Protocol
 import torch
 
 from plumbline.schema.evidence import PortableEvidence, PortableWindow
-from plumbline.schema.portable_parts import probe_places
+from plumbline.schema.portable_parts import probe_places, window_parts
+from plumbline.schema.sketch import small_sketch
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train.batches import Batch, of_probe
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.models.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import seed_generators
-from plumbline.train.portable.arithmetic import make_portable, portable_arithmetic
 from plumbline.train.portable.draw import answer
-from plumbline.train.portable.operations import UnportableOperationError
+from plumbline.train.portable.fp64 import fp64_arithmetic
 from plumbline.train.portable.products import check_products, training_products
-from plumbline.train.portable.steps import digested, parted_processes, portable_window, short_digest
+from plumbline.train.portable.steps import digested, parted_processes, portable_window
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.recorder import Recorder
 from plumbline.train.watch.taps import ModuleTaps
 
 
 class _Pace:
-    """Time limit for additional portable steps."""
+    """Time limit for additional windows."""
 
     def __init__(self, limit: float | None) -> None:
         self._limit, self._seconds, self._began = limit, list[float](), 0.0
@@ -60,8 +60,7 @@ class _Run(Protocol):
 class ProbeWindows:
     """Windows of the probe's first steps, and of two later steps.
 
-    Products have full precision at tap steps of the first, and a single slice elsewhere. Every process trains on the
-    whole global batch, so that the number of processes does not change the bits.
+    Every process trains on the whole global batch, so that the number of processes does not change the numbers.
     """
 
     def __init__(self, context: _Run, probe: ProbeSpec) -> None:
@@ -81,17 +80,16 @@ class ProbeWindows:
         spec = of_probe(context.spec)
         fit_activations(model, spec, alone, torch.float64)
         engine = Engine(spec, model, alone, steps=probe.steps, precision="fp64", part="probe")
-        make_portable(engine.optimizer)
         recorder = engine.observer = Recorder(engine, ModuleTaps(engine, taps.union(late)))
         seed_generators(context.spec.seed)
-        windows, drawn, unportable = list[PortableWindow](), None, ""
+        windows, drawn = list[PortableWindow](), None
         pace = _Pace(probe.portable_seconds)
         try:
             for step in (*range(steps), *late):
                 batch = next(iter(context.batches(first=step, count=1, cycle=probe.steps)))
                 while engine.schedule.last_epoch < step:
                     engine.advance()
-                with pace, portable_arithmetic(probe.portable_slices if step in taps else 1):
+                with pace, fp64_arithmetic():
                     engine.step(step, batch)
                     kept = {
                         stage: {name: digested(each) for name, each in found.items()}
@@ -100,17 +98,13 @@ class ProbeWindows:
                     windows.append(portable_window(step, kept, recorder.loss_value))
                     # The one step that every run has, however short its time is.
                     if step == 0 and context.draw:
-                        drawn = short_digest(answer(engine, batch, context.draw))
+                        drawn = small_sketch(answer(engine, batch, context.draw))
                 if pace.is_over:
                     break
-        except UnportableOperationError as error:
-            unportable = error.operation
         finally:
             # Break the cycle with the recorder, which would keep the model alive.
             engine.observer = Observer()
-        return PortableEvidence(
-            slices=probe.portable_slices, windows=tuple(windows), unportable=unportable, drawn=drawn
-        )
+        return PortableEvidence(windows=tuple(windows), drawn=None if drawn is None else tuple(drawn.tolist()))
 
     def run(self, *, repeat: bool = True) -> PortableEvidence:
         """Train, then repeat the first step, to detect a faulty device."""
@@ -118,10 +112,11 @@ class ProbeWindows:
         taps = frozenset(step for step in self._probe.tap_steps if step < self._steps)
         found = self._train(self._steps, taps, self._late)
         again = self._train(1, taps & {0}) if repeat else found
-        return found.replace(repeated=(found.windows[:1], found.drawn) == (again.windows[:1], again.drawn))
+        differences = window_parts(found.windows[0], again.windows[0])
+        return found.replace(repeated=next(differences, None) is None)
 
     def compared(self, found: PortableEvidence) -> PortableEvidence:
-        """Return the windows with the processes whose portable bits differ from the majority's."""
+        """Return the windows with the processes whose windows differ from the majority's."""
         ranks = self._context.ranks
         repeats = not ranks.anyone(not found.repeated)
         return found.replace(repeated=repeats, ranks=tuple(parted_processes(ranks, found)))

@@ -1,4 +1,4 @@
-"""Windows: digests and sketches of a step computed in portable arithmetic."""
+"""Windows: digests and sketches of a step computed in fp64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
 from plumbline.schema.evidence import PortableEvidence, PortableWindow, RankDifference
 from plumbline.schema.portable_parts import common, other_formats, window_parts
 from plumbline.schema.sketch import reduced
-from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.digests import finite
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.summaries import Summary
@@ -48,17 +47,17 @@ def digested(summary: Summary) -> Digested:
     return Digested(summary.sha256[:SHORT_DIGITS], tuple(map(float, reduced(summary.sketch))))
 
 
-def portable_window(step: int, kept: Mapping[Stage, Mapping[str, Digested]], loss: float) -> PortableWindow:
-    """Return the window of a recorded step."""
+def portable_window(step: int, kept: Mapping[Any, Mapping[str, Digested]], loss: float) -> PortableWindow:
+    """Return the window of a recorded step, by stage and name."""
     named = {stage: tuple((name, each.digest) for name, each in found.items()) for stage, found in kept.items()}
-    stages: tuple[Stage, ...] = TAPPED
     return PortableWindow(
         step=step, loss=None if finite(loss) is None else loss.hex(), outputs=named["forward"],
         gradients=named["gradient"], clipped=named["clipped"], weights=named["optimizer"],
+        evaluated=named.get("evaluated", ()),
         sketches=tuple(
             (f"{stage} {name}", each.sketch)
-            for stage in stages
-            for name, each in kept[stage].items()
+            for stage, found in kept.items()
+            for name, each in found.items()
             if each.sketch is not None
         ),
     )  # fmt: skip
@@ -66,14 +65,19 @@ def portable_window(step: int, kept: Mapping[Stage, Mapping[str, Digested]], los
 
 def parted_processes(ranks: Ranks, own: PortableEvidence) -> Iterator[RankDifference]:
     """Yield the first difference of each process from most others."""
-    digests = ranks.gather(digest_json(own.to_json()))
-    usual = max(digests, key=lambda digest: (digests.count(digest), -digests.index(digest)))
-    if len(set(digests)) > 1:
-        sides = [PortableEvidence.model_validate(each) for each in ranks.gather(own.to_json())]
-        known = sides[digests.index(usual)]
-        for rank, (digest, other) in enumerate(zip(digests, sides, strict=True)):
-            if digest != usual and (found := _first_difference(rank, known, other)) is not None:
-                yield found
+    if len(set(ranks.gather(digest_json(own.to_json())))) == 1:
+        return
+    sides = [PortableEvidence.model_validate(each) for each in ranks.gather(own.to_json())]
+    alike: list[list[int]] = []
+    for rank, side in enumerate(sides):
+        group = next((each for each in alike if _first_difference(rank, sides[each[0]], side) is None), None)
+        if group is None:
+            alike.append(group := [])
+        group.append(rank)
+    usual = max(alike, key=len)
+    for rank, side in enumerate(sides):
+        if rank not in usual and (found := _first_difference(rank, sides[usual[0]], side)) is not None:
+            yield found
 
 
 def _first_difference(rank: int, known: PortableEvidence, other: PortableEvidence) -> RankDifference | None:
@@ -82,7 +86,4 @@ def _first_difference(rank: int, known: PortableEvidence, other: PortableEvidenc
         for stage, name in window_parts(*windows):
             formats = other_formats(*windows, stage, name)
             return RankDifference(rank=rank, at=windows[0].step, stage=stage, name=name, formats=formats)
-    if known.unportable == other.unportable:
-        return None
-    stops = other.unportable or known.unportable
-    return RankDifference(rank=rank, at=len(other.windows), stage="forward", name=stops)
+    return None

@@ -1,4 +1,4 @@
-"""Digests of one portable step: batch, module outputs, gradients, clipping, weights."""
+"""Digests of one window: batch, module outputs, gradients, clipping, weights."""
 
 from __future__ import annotations
 
@@ -27,25 +27,22 @@ class ModuleDigests(Book[Digested]):
         self._opened: list[tuple[Stage, str, TensorSummary]] = []
         self._fed: list[tuple[str, torch.Tensor]] = []
         self.formats: dict[str, str] = {}
-        """Number formats other than fp32."""
+        """Format of autocast around each module's call; fp64 itself is no operand of autocast."""
 
     def see(self, name: str, module: torch.nn.Module, inputs: Any, value: torch.Tensor) -> None:
         """Digest a module's output, and what a dropout gets and drops."""
         if "dropout" in type(module).__name__.lower() and inputs:
             # What a module computes outside of its children shows in a dropout's input.
-            self._output(f"{name}{DROPOUT_INPUT}", inputs[0])
+            self._add("forward", f"{name}{DROPOUT_INPUT}", inputs[0])
             rate: Any = getattr(module, "p", None)
             if module.training and rate:
-                self._output(f"{name}{DROPOUT_MASK}", (value == 0).float())
-        self._output(name, value)
-
-    def _output(self, name: str, value: torch.Tensor) -> None:
+                self._add("forward", f"{name}{DROPOUT_MASK}", (value == 0).float())
         self._add("forward", name, value)
-        if value.dtype != torch.float32:
-            self.formats[name] = str(value.dtype).removeprefix("torch.")
+        if torch.is_autocast_enabled(value.device.type):
+            self.formats[name] = str(torch.get_autocast_dtype(value.device.type)).removeprefix("torch.")
 
     def _add(self, stage: Stage, name: str, value: torch.Tensor) -> None:
-        summary = TensorSummary(value, value.shape, unsigned=True, sketched=_is_sketched(name))
+        summary = TensorSummary(value, value.shape, unsigned=True, sketched=True)
         self._opened.append((stage, name, summary))
         summary.add(value)
 
@@ -70,14 +67,12 @@ class ModuleDigests(Book[Digested]):
         self.kept = self.read()
 
     def read(self) -> dict[Stage, dict[str, Digested]]:
-        """Return one digest per tensor and module, with the sketch of its first call."""
+        """Return one digest per tensor and module, with its sketch."""
         rows, _ = read_rows([summary for _, _, summary in self._opened])
         found: dict[Stage, dict[str, list[Digested]]] = {stage: {} for stage in KEPT}
         for (stage, name, summary), row in zip(self._opened, rows, strict=True):
             found[stage].setdefault(name, []).append(digested(summary.read(*row)))
-        return {
-            stage: {name: _of_calls(name, calls) for name, calls in named.items()} for stage, named in found.items()
-        }
+        return {stage: {name: _of_calls(calls) for name, calls in named.items()} for stage, named in found.items()}
 
     def fed(self) -> tuple[tuple[str, str | None], ...]:
         """Return one digest for each field of the batch."""
@@ -87,13 +82,11 @@ class ModuleDigests(Book[Digested]):
         return tuple((name, joined(pieces)) for name, pieces in found.items())
 
 
-def _is_sketched(name: str) -> bool:
-    return not name.endswith((DROPOUT_INPUT, DROPOUT_MASK))
-
-
-def _of_calls(name: str, calls: Sequence[Digested]) -> Digested:
-    sketch = next((each.sketch for each in calls if each.sketch is not None), None)
-    return Digested(joined([each.digest for each in calls]), sketch if _is_sketched(name) else None)
+def _of_calls(calls: Sequence[Digested]) -> Digested:
+    """Return a module's digest and sketch over its calls, one for each micro-batch."""
+    sketches = [each.sketch for each in calls if each.sketch is not None]
+    total = tuple(map(math.fsum, zip(*sketches, strict=True))) if len(sketches) == len(calls) else None
+    return Digested(joined([each.digest for each in calls]), total)
 
 
 def scale_gradients(gradients: Tensors, max_norm: float, *, is_clipped: bool) -> None:

@@ -74,9 +74,9 @@ class ModuleTaps(Book[Summary]):
         self._rows = len(local["labels"])
         super().feeds(local)
 
-    def is_sketched(self, stage: Stage) -> bool:
+    def is_sketched(self, stage: Stage) -> bool:  # noqa: ARG002 - for other books
         """Return whether tensors of a stage are sketched in this step."""
-        return stage != "clipped"
+        return True
 
     def _open(self, stage: Stage, name: str, value: torch.Tensor, shape: tuple[int, ...]) -> TensorSummary:
         opened = TensorSummary(value, shape, unsigned=self._unsigned, sketched=self.is_sketched(stage))

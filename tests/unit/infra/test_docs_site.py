@@ -18,7 +18,7 @@ from tests.unit.infra.documented_commands import ROOT, pages
 
 DOCS = ROOT / "docs"
 GENERATED = {DOCS / path: text for path, text in reference.static_pages().items()}
-PATHS = {*GENERATED, DOCS / "reference/commands.md", DOCS / "reference/operations.md"}
+PATHS = {*GENERATED, DOCS / "reference/commands.md"}
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://|mailto:)([^)\s#]*)(?:#([^)\s]+))?\)")
 _CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 

@@ -59,14 +59,13 @@ class Plan:
     evaluation_rows: int = EVALUATION_ROWS
     tap_steps: tuple[int, ...] = (0, 2, STEPS - 1)
     has_windows: bool = True
-    """Whether the probe has portable windows."""
+    """Whether the probe has windows."""
     portable: dict[str, str | None] = field(default_factory=dict)
-    """Portable digests by `step/kind/name` that are not the reference's."""
+    """Digests of windows by `step/kind/name` that are not the reference's."""
     portable_sketches: dict[str, float] = field(default_factory=dict)
-    """First number of a portable sketch, by `STEP/STAGE NAME`; all others are 1, gradients of `head` 1e-6."""
+    """First number of a window's sketch, by `STEP/STAGE NAME`; all others are 1, gradients of `head` 1e-6."""
     has_portable_sketches: bool = False
     repeated: bool = True
-    unportable: str = ""
     hidden: bool = False
     fingerprint: dict[str, Any] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -102,7 +101,7 @@ def _portable(plan: Plan) -> dict[str, Any]:
 
     def sketches(step: int) -> list[tuple[str, list[float]]]:
         names = [f"forward {name}" for name, _ in MODULES if step == 0]
-        names += [f"{stage} {name}" for stage in ("gradient", "optimizer") for name in PARAMETERS]
+        names += [f"{stage} {name}" for stage in ("gradient", "clipped", "optimizer") for name in PARAMETERS]
         size = {name: 1e-6 if name == "gradient head.weight" else 1.0 for name in names}
         return [
             (name, [plan.portable_sketches.get(f"{step}/{name}", size[name]), *[0.0] * 7])
@@ -121,7 +120,7 @@ def _portable(plan: Plan) -> dict[str, Any]:
         }
         for step in range(2)
     ]  # fmt: skip
-    return {"slices": 2, "windows": windows, "repeated": plan.repeated, "unportable": plan.unportable}
+    return {"windows": windows, "repeated": plan.repeated}
 
 
 def _product(left: Any, right: Any) -> Any:

@@ -97,7 +97,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     no_probe = original.record.replace(evidence=original.record.evidence.replace(probe=None))
     for number, each in (
         (3, original), (2, changed(steps=same)), (2, changed(taps=plain)), (2, changed(taps=owned)), (1, only()),
-        (2, changed(portable=None)), (2, changed(portable=probe.portable.replace(unportable="aten.sin"))),
+        (2, changed(portable=None)),
         (0, LoadedRecord(original.record, original.folder, short)),
         (0, LoadedRecord(failed, original.folder, original.arrays)),
         (0, LoadedRecord(no_probe, original.folder, {})),

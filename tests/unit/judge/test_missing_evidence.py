@@ -110,7 +110,7 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     "fewer windows than steps of the probe": (
         (in_spec("probe", portable_steps=99), first(2)), [("probe.portable", "invalid", 2, STEPS)],
     ),
-    "a model without portable form": ((in_spec("probe", portable_steps=2), first(0, unportable="a kernel")), []),
+    "windows that were lost": ((in_spec("probe", portable_steps=2), first(0, lost="a kernel")), []),
     "a gradient norm, as loss scaling skipped the step": (
         (in_spec("probe", precision="fp16"), at_step(3, gradient_norm=None, loss_scale=2.0)), [],
     ),

@@ -88,17 +88,17 @@ def test_a_proof_shows_its_cause_and_a_format_is_left_to_an_experiment() -> None
 
 
 @pytest.mark.parametrize(
-    ("given", "verdict"), [("a" * 16, "pass"), ("b" * 16, "invalid"), (None, "inconclusive")], ids=str
+    ("given", "verdict"), [(1.0 + 5e-13, "pass"), (1.0 + 5e-12, "invalid"), (None, "inconclusive")], ids=str
 )
-def test_a_draw_of_the_round_is_answered(given: str | None, verdict: str) -> None:
-    def drawn(digest: str | None) -> LoadedRecord:
+def test_a_draw_of_the_round_is_answered(given: float | None, verdict: str) -> None:
+    def drawn(number: float | None) -> LoadedRecord:
         def change(content: dict[str, Any]) -> None:
             content["round_id"] = "20261121-020000-abc"
-            content["evidence"]["probe"]["portable"]["drawn"] = digest
+            content["evidence"]["probe"]["portable"]["drawn"] = None if number is None else [number, *[0.0] * 7]
 
         return whole(checked_speed(), change)
 
-    found = compare(drawn("a" * 16), drawn(given), throughput=False)
+    found = compare(drawn(1.0), drawn(given), throughput=False)
     assert found.verdict == verdict
     assert ("record.draw" in {finding.check for finding in found.findings}) is (verdict != "pass")
 

@@ -31,10 +31,10 @@ def zero_gradient(size: float, *, window: Change | None = None, **changes: Any) 
                 content["arrays"]["sketches"]["sketch"][place] = noise
                 tap.update({"norm": size, "sha256": digest_json([size, place])})
 
-    return edit(made, small, window or with_window(2))
+    return edit(made, small, window or with_window())
 
 
-def with_window(slices: int, *, is_zero: bool = True) -> Change:
+def with_window(*, is_zero: bool = True) -> Change:
     """Add the first window: the run itself, without its rounding in a gradient of zero."""
 
     def change(content: Content) -> None:
@@ -47,12 +47,12 @@ def with_window(slices: int, *, is_zero: bool = True) -> Change:
                 sketches.append((f"{tap['stage']} {tap['name']}", tuple(map(float, small))))
         found = make_record(has_windows=True).record.evidence.probe.portable  # type: ignore[union-attr]
         windows = [{**found.windows[0].to_json(), "sketches": sketches}]  # type: ignore[union-attr]
-        probe_of(content)["portable"] = {"slices": slices, "windows": windows, "repeated": True}
+        probe_of(content)["portable"] = {"windows": windows, "repeated": True}
 
     return change
 
 
-REAL = with_window(2, is_zero=False)
+REAL = with_window(is_zero=False)
 """A window that has the gradient, too."""
 
 
@@ -94,9 +94,7 @@ def lost_windows(content: Content) -> None:
     probe_of(content)["portable"] = None
 
 
-@pytest.mark.parametrize(
-    "changes", [(), (with_window(1),), (lost_windows,)], ids=["window", "one slice", "lost windows"]
-)
+@pytest.mark.parametrize("changes", [(), (lost_windows,)], ids=["window", "lost windows"])
 def test_a_gradient_of_zero_says_nothing_without_windows(changes: tuple[Change, ...]) -> None:
     def judged(size: float, window: Change | None = None, **more: Any) -> set[str]:
         reference, candidate = (
@@ -124,22 +122,19 @@ def test_the_weights_of_a_gradient_of_zero_are_rounding_too() -> None:
     assert over(*(edit(each, lost_windows) for each in (zero_gradient(1e-12), candidate))) == set()
 
 
-def test_a_window_measure_up_to_its_first_step_with_one_slice() -> None:
-    def no_outputs(content: Content) -> None:
+def test_windows_measure_the_steps_that_follow_each_other_from_the_start() -> None:
+    def later(content: Content) -> None:
         (window,) = probe_of(content)["portable"]["windows"]
-        window["outputs"] = []
-
-    def unportable(content: Content) -> None:
-        probe_of(content)["portable"]["unportable"] = "aten.cdist"
+        window["step"] = 1
 
     def distances(*changes: Change) -> list[float | None]:
-        own = OwnDistances(edit(make_record(), with_window(2), *changes))
+        own = OwnDistances(edit(make_record(), with_window(), *changes))
         taps = own.loaded.record.evidence.probe.taps  # type: ignore[union-attr]
         return [own.distance(place) for place, tap in enumerate(taps) if (tap.step, tap.stage) == (0, "forward")]
 
     assert set(distances()) == {0.0}
-    assert set(distances(no_outputs)) == set(distances(unportable)) == {None}
-    own = OwnDistances(edit(make_record(), with_window(2)))
+    assert set(distances(later)) == {None}
+    own = OwnDistances(edit(make_record(), with_window()))
     assert [own.distance(place) for place in (-1, 99)] == [None, None]
 
 
