@@ -153,6 +153,7 @@ def wrong_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
     yield
 
 
+@pytest.mark.long
 def test_the_checks_of_each_process_count(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp32"})
     codes, trained = trained_by_two(workshop, spec, tmp_path, wrong_on_the_second)

@@ -244,7 +244,11 @@ def test_a_formula_decides_the_selfcheck_and_a_version_only_whether_a_difference
     additional = found.replace(
         windows=(found.windows[0].replace(outputs=((output, digest), *outputs, ("idle", digest))),)
     )
-    wrong = found.replace(windows=(found.windows[0].replace(outputs=((output, "0" * 16), *outputs)),))
+    sketches = dict(found.windows[0].sketches)
+    first, *others = sketches[f"forward {output}"]
+    moved = tuple((sketches | {f"forward {output}": (first * (1 + 1e-9), *others)}).items())
+    other = found.windows[0].replace(outputs=((output, "f" * 16), *outputs), sketches=moved)
+    wrong = found.replace(windows=(other,))
     verdicts = {}
     for version in ("2.13.0+cpu", "2.99.0"):
         monkeypatch.setattr(torch, "__version__", version)
