@@ -187,12 +187,19 @@ class _Sketches:
             stage = key.partition(" ")[0]
             self.largest[stage] = max(self.largest.get(stage, 0.0), math.hypot(*numbers))
 
+    def is_rounding(self, key: str) -> bool:
+        """Return whether a tensor is rounding beside the largest of its stage."""
+        numbers = self.by_name.get(key)
+        return numbers is not None and math.hypot(*numbers) <= limits.EXACT * self.largest[key.partition(" ")[0]]
+
 
 def _is_near(ours: _Sketches, theirs: _Sketches, stage: str, name: str) -> bool:
     left, right = (side.by_name.get(f"{stage} {name}") for side in (ours, theirs))
     if left is None or right is None:
         return False
-    # A gradient that is zero by construction is rounding alone, and so is its update.
+    # A gradient that is zero by construction is rounding alone, and so is its update, which AdamW divides by its size.
+    if stage == "optimizer" and all(side.is_rounding(f"gradient {name}") for side in (ours, theirs)):
+        return True
     has_zeros = stage not in ("forward", "evaluated")
     return is_near(left, right, limits.SMALL_GRADIENT * ours.largest[stage] if has_zeros else 0.0)
 

@@ -136,3 +136,14 @@ def test_losses_and_sketches_that_are_missing_or_malformed_are_differences() -> 
     nothing = {"0/optimizer embed.weight": math.nan}
     with pytest.raises(ValidationError):
         made(has_portable_sketches=True, portable=other, portable_sketches=nothing)
+
+
+@pytest.mark.parametrize(("gradient", "differs"), [(1e-13, False), (1e-11, True)])
+def test_an_update_by_a_gradient_of_zero_is_rounding(gradient: float, *, differs: bool) -> None:
+    """AdamW divides a gradient by its own size: what is rounding moves the weight by any share of the rate."""
+    sides = []
+    for weight in (0.0, 1e-9):
+        numbers = {"0/gradient head.weight": gradient, "0/optimizer head.weight": weight}
+        digests = {"0/gradients/head.weight": "e" * 16, "0/weights/head.weight": f"{weight:016.0e}"[-1] * 16}
+        sides.append(side(portable=digests, portable_sketches=numbers, **SKETCHED))
+    assert (both(apart, *sides)[0] is not None) is differs
