@@ -95,7 +95,7 @@ def _judged(reference: LoadedRecord, candidate: LoadedRecord | None) -> dict[str
     at = judgement.first_divergence
     return {
         "verdict": judgement.verdict, "named": [cause.code for cause in judgement.causes],
-        "at": f"{at.stage} {at.step} {at.at}" if at else "",
+        "at": f"{at.part} {at.stage} {at.step} {at.at}".strip() if at else "",
         "why": [sentence_of(cause.why)[:200] for cause in judgement.causes],
     }  # fmt: skip
 
