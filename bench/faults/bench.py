@@ -190,7 +190,9 @@ def _result(entry: Entry, seed: int, final: Judgement) -> Result:
         detected=final.verdict == "drift",
         named=[cause.code for cause in causes],
         sure=[cause.sure for cause in causes],
-        divergence=f"{place.part} {place.stage}@{place.step} {place.at}".strip() if place else "throughput" * entry.is_throughput,
+        divergence=f"{place.part} {place.stage}@{place.step} {place.at}".strip()
+        if place
+        else "throughput" * entry.is_throughput,
         why="; ".join(sentence_of(cause.why) for cause in causes)
         or "; ".join(sentence_of(f.detail) for f in final.findings if f.outcome != "pass"),
     )

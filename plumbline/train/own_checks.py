@@ -136,6 +136,9 @@ class OwnChecks:
         ):
             return "loss"
         ours, theirs = first.kept["gradient"], again.kept["gradient"]
+        everything = (*ours.values(), *theirs.values())
+        if engine.scaler is not None and not all(bool(value.isfinite().all()) for value in everything):
+            return None  # loss scaling skips such a step: no gradient of it is used, and NaN has no order of sums
         return next((name for name in reversed(list(ours)) if differ(ours[name], theirs[name])), None)
 
     def _beside_plain(self, exact: Recorder[torch.Tensor], few: Batch) -> tuple[tuple[str, float | None], ...]:

@@ -160,6 +160,24 @@ def test_windows_and_checks_leave_a_training_as_it_was(padded: Workshop, precisi
     assert len({log.generators[:17] for log in logs}) == 1
 
 
+@pytest.mark.parametrize(("scaler", "found"), [(None, "head"), (torch.amp.GradScaler("cpu"), None)])
+def test_gradients_of_a_step_that_loss_scaling_skips_need_not_repeat(
+    monkeypatch: pytest.MonkeyPatch, scaler: torch.amp.GradScaler | None, found: str | None
+) -> None:
+    """Sums that overflow in fp16 are infinite or NaN by the order of their parts, and NaN is equal to nothing."""
+    steps = (
+        SimpleNamespace(
+            loss_value=0.5,
+            kept={"forward": {"logits": torch.ones(2)}, "gradient": {"head": torch.tensor([value, 1.0])}},
+        )
+        for value in (float("inf"), float("nan"))
+    )
+    checks = OwnChecks(*[SimpleNamespace(ranks=SimpleNamespace(device=None))] * 3, [])  # type: ignore[arg-type]
+    monkeypatch.setattr(checks, "_compiled", lambda _: None)
+    monkeypatch.setattr(checks, "_trained", lambda *_, **__: next(steps))
+    assert checks._first_different(SimpleNamespace(scaler=scaler), {}) == found  # type: ignore[arg-type]
+
+
 @pytest.mark.long
 def test_the_log_is_that_of_the_probe_and_of_a_second_run(shop: Shop, padded: Workshop) -> None:
     log = shop.trained.record.evidence.speed
