@@ -74,8 +74,10 @@ def sick_place(folder: Path) -> dict[str, str]:
     shutil.copytree(source, site / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
     text = (source / "__init__.py").read_text(encoding="utf-8").replace(plumbline.__version__, "0.0.9")
     (site / "plumbline" / "__init__.py").write_text(text, encoding="utf-8")
-    gelu = site / "plumbline" / "train" / "portable" / "compositions.py"
-    gelu.write_text(gelu.read_text(encoding="utf-8").replace("(0.5 +", "(0.50000001 +"), encoding="utf-8")
+    operations = site / "plumbline" / "train" / "portable" / "fp64.py"
+    call = "        result = func("
+    wrong = f'        args = (args[0] * 1.00000001, *args[1:]) if name == "gelu" else args\n{call}'
+    operations.write_text(operations.read_text(encoding="utf-8").replace(call, wrong), encoding="utf-8")
     (site / "torch-2.12.1.dist-info").mkdir()
     (site / "torch-2.12.1.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.12.1\n", encoding="utf-8")
     return {"PYTHONPATH": str(site), **jumped_clock(folder, 3600.0)}
@@ -111,8 +113,8 @@ def test_what_the_workers_see(
     assert ill["azure's torch"][0].startswith("version 2.12.1, the reference platform has 2.")
     assert "lock file" in ill["azure's torch"][1]
     assert ill["azure's accelerator"][0].endswith("expected: NVIDIA A10G")
-    assert ill["azure's training stack"][0].startswith("computes wrong bits: outputs of step 0: bert.encoder.layer.0")
-    assert result["aws's training stack"]["what"] == "computes the right bits"
+    assert ill["azure's training stack"][0].startswith("computes wrong numbers: outputs of step 0: bert.encoder.layer.0")
+    assert result["aws's training stack"]["what"] == "computes the right numbers"
     for name in ("aws", "azure"):
         assert result[f"{name}'s worker, outbox"]["well"]
         assert result[f"{name}'s worker, data"]["well"]

@@ -62,7 +62,7 @@ def assert_starts_as(trained: Trained, other: Trained, steps: int) -> None:
 @pytest.mark.first(1)
 @pytest.mark.parametrize("steps", [8, STEPS])
 def test_an_unchanged_rerun_has_the_bits_of_the_training(workshop: Workshop, whole: Trained, steps: int) -> None:
-    """It neither resumes nor repeats steps in portable arithmetic."""
+    """It neither resumes nor repeats steps in fp64."""
     again = rerun(workshop, steps=steps)
     assert_starts_as(whole, again, steps)
     ends = (each.record.evidence.learn.last_weights for each in (whole, again))

@@ -172,9 +172,9 @@ def _accelerator(platform: str, report: Report, expected: ExpectedStack) -> Chec
 def _stack(platform: str, selfcheck: SelfcheckEvidence) -> CheckResult:
     """Convert a self-check's result; `unknown` is no fault of the machine."""
     what = {
-        "pass": "computes the right bits",
+        "pass": "computes the right numbers",
         "unknown": f"not checked: {selfcheck.at or 'this release has no digests for its versions'}",
-        "drift": f"computes wrong bits: {selfcheck.at}",
+        "drift": f"computes wrong numbers: {selfcheck.at}",
     }[selfcheck.verdict]
     hint = "run `plumbline train --selfcheck` there; reinstall from the lock file, or replace the device"
     return _one(f"{platform}'s training stack", selfcheck.verdict != "drift", what, hint)
