@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from string import Formatter
@@ -225,7 +225,7 @@ def by_rounding(result: PlatformResult) -> bool:
 def when_of(round_id: str, time: float | None = None) -> str:
     """Return the minute in a round's name (UTC); of a name without one that of `time`, else the name."""
     if (named := named_time(round_id)) is None and time is not None:
-        named = datetime.fromtimestamp(time, UTC)
+        named = datetime.fromtimestamp(time, timezone.utc)
     return clean(round_id, 63) if named is None else f"{named:%Y-%m-%d %H:%M}"
 
 

@@ -129,7 +129,7 @@ class StepLogger(Observer):
     def read(self) -> list[float]:
         """Read what the device has since the last call, merge all processes', and return the losses."""
         first = len(self.columns["losses"])
-        sums = torch.stack([fed for _, fed in self._given]).cpu().tolist() if self._given else []
+        sums = [fed.tolist() for fed in host_arrays([fed for _, fed in self._given])]
         read = iter(read_losses(loss for losses in self._losses for loss, _ in losses))
         weights = [digest_array(each)[:SHORT_DIGITS] for each in host_arrays(list(self._weights.values()))]
         mine = {
