@@ -84,6 +84,7 @@ def test_each_choice_of_speed_is_trained_and_one_that_is_refused_is_named(
     assert packed["speed"]["samples_per_second"] > 0
 
 
+@pytest.mark.git
 def test_the_bundle_has_every_check_as_a_command_and_pinned_packages() -> None:
     brief, *lines = commands().splitlines()[1:]
     assert "timeout 480 python3 -m bench.gpu --brief " in brief
