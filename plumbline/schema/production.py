@@ -1,4 +1,4 @@
-"""Evidence of the throughput run's checks of its own settings."""
+"""Results of the checks that the throughput run makes of its settings."""
 
 from __future__ import annotations
 

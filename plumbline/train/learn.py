@@ -55,7 +55,6 @@ class LearnRun:
         self.context, self.learn, self.until = context, learn, learn.steps
         self._progress = Progress()
         self._num_pending = 0
-        self._model: torch.nn.Module | None = None
         self._masks = DropoutClock(context.spec.seed)
         self._windows: WindowRunner | None = None
         self._watch: StateWatch | None = None
@@ -173,7 +172,6 @@ class LearnRun:
         """Train from scratch, or resume from a checkpoint."""
         context, learn = self.context, self.learn
         engine = self._engine()
-        self._model = engine.bare
         seed_generators(context.spec.seed)
         loaded = load_checkpoint(self._folder, engine, self._identity)
         if loaded:
