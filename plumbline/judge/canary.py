@@ -15,9 +15,10 @@ from plumbline.judge.whole import stands_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.digest import digest_json
-from plumbline.schema.evidence import Evidence, PortableEvidence, ProbeEvidence, SpeedEvidence, StepEvidence
+from plumbline.schema.evidence import Evidence, PortableEvidence, ProbeEvidence, SpeedEvidence
 from plumbline.schema.fact import fact
 from plumbline.schema.record import RunRecord
+from plumbline.schema.step_log import Sums
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Finding, Judgement, Outcome
 
@@ -120,8 +121,8 @@ def _probe_copies(record: LoadedRecord) -> Iterator[Copy]:
     probe = evidence.probe
     if probe is None:
         return
-    yield "weights", record, _with(record, _probe(evidence, steps=_other_weights(probe))), None
-    if len(probe.steps) > 1 and probe.steps[0].batch != probe.steps[1].batch:
+    yield "weights", record, _with(record, _probe(evidence, weights=_other_weights(probe))), None
+    if probe.num_steps > 1 and probe.at(0).batch != probe.at(1).batch:
         yield "batches", record, _swapped(record, evidence, probe), None
     norms = {tap.name for tap in probe.taps if tap.stage == "forward" and "LayerNorm" in tap.kind}
     found = probe.portable
@@ -165,25 +166,19 @@ def _slowed(speed: SpeedEvidence, factor: float) -> SpeedEvidence:
     return speed.model_copy(update=changes)
 
 
-def _other_weights(probe: ProbeEvidence) -> tuple[StepEvidence, ...]:
-    last = probe.steps[-1]
-    other = digest_json(["canary", last.weights_sha256])
-    return (*probe.steps[:-1], last.model_copy(update={"weights_sha256": other}))
+def _other_weights(probe: ProbeEvidence) -> Sums:
+    done, last = probe.weights[-1]
+    return (*probe.weights[:-1], (done, digest_json(["canary", last])[: len(last)]))
 
 
 def _swapped(record: LoadedRecord, evidence: Evidence, probe: ProbeEvidence) -> LoadedRecord:
     """Swap the contents of the first two batches."""
-    first, second = probe.steps[:2]
-    steps = (
-        first.model_copy(update={"batch": second.batch}),
-        second.model_copy(update={"batch": first.batch}),
-        *probe.steps[2:],
-    )
+    marks = {name: (second, first, *others) for name, (first, second, *others) in probe.batches.items()}
     batches = {}
     for name, array in record.batches.items():
         batches[name] = array.copy()
         batches[name][[0, 1]] = array[[1, 0]]
-    return _with(record, _probe(evidence, steps=steps), batches=batches)
+    return _with(record, _probe(evidence, batches=marks), batches=batches)
 
 
 def _other_eps(record: LoadedRecord, found: PortableEvidence, norms: set[str]) -> LoadedRecord:

@@ -118,7 +118,7 @@ def _failed(state: Confirmation, text: Statement) -> Confirmation:
 def _reran(state: Confirmation, record: LoadedRecord) -> Confirmation:
     """Evaluate the unchanged rerun: confirm or rule out `nondeterminism`."""
     curve, probe = state.curve, record.record.evidence.probe
-    parting = None if curve else disagreement(state.candidate, record, len(probe.steps) if probe else 0)
+    parting = None if curve else disagreement(state.candidate, record, probe.num_steps if probe else 0)
     if curves.has_equal_bits(state.candidate, record, curve) if curve else parting is None:
         beside = curves.repeated(state, record) if curve else state.beside
         pending = tuple(without("nondeterminism", mismatch) for mismatch in state.pending)

@@ -88,7 +88,7 @@ class Confirmation:
         if self.curve is not None:
             return self.curve
         probe = self.reference.record.evidence.probe
-        return len(probe.steps) if probe else 1
+        return probe.num_steps if probe else 1
 
     def ended(self, text: Statement = "") -> Confirmation:
         """Return the final state; `text` says why no more tests follow."""

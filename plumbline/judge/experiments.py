@@ -25,7 +25,7 @@ def interventions(
     probe = reference.record.evidence.probe
     if probe is None:
         return ()
-    last = len(probe.steps)
+    last = probe.num_steps
     step = min(mismatch.at.step or 0, last - 1)
     steps = min(step + 1 + limits.STEPS_AFTER, last)
     if suspicion.shown or _unread(mismatch):
@@ -44,7 +44,7 @@ def _ways(
     mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, probe: ProbeEvidence
 ) -> tuple[Intervention, ...]:
     """Return the ways to restore the reference's value for one evidence kind."""
-    steps = steps_of(mismatch, len(probe.steps))
+    steps = steps_of(mismatch, probe.num_steps)
     match mismatch.stage:
         case "data" | "batch":
             ways = _batch(mismatch, suspicion, reference, steps)
@@ -123,7 +123,7 @@ def _precision(mismatch: Mismatch, probe: ProbeEvidence, step: int) -> tuple[Int
 
 def _exact(probe: ProbeEvidence) -> Intervention:
     # Over the whole probe: a difference that stays without rounding is a second cause, which the rounding hid.
-    return Intervention("fp64 on both sides", len(probe.steps), "exact")
+    return Intervention("fp64 on both sides", probe.num_steps, "exact")
 
 
 def _batch(mismatch: Mismatch, suspicion: Suspicion, reference: LoadedRecord, steps: int) -> tuple[Intervention, ...]:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import ProbeEvidence, StepEvidence, Tap
+from plumbline.schema.evidence import ProbeEvidence, Tap
 from plumbline.schema.fact import Statement
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import Stage
+from plumbline.schema.step_log import LoggedStep
 from plumbline.schema.tolerance import limit, relative
 
 
@@ -83,12 +84,12 @@ class Pair:
         return self.reference.record.spec.precision_of("probe")
 
     @cached_property
-    def common(self) -> tuple[tuple[StepEvidence, StepEvidence], ...]:
-        """Return the steps that both runs have, in pairs."""
-        if self.probes is None:
+    def common(self) -> tuple[tuple[LoggedStep, LoggedStep], ...]:
+        """Return the probe's steps that both runs have, in pairs."""
+        left, right = self.probes or (None, None)
+        if left is None or right is None:
             return ()
-        pairs = tuple(zip(self.probes[0].steps, self.probes[1].steps, strict=False))
-        return pairs if self.steps is None else pairs[: self.steps]
+        return tuple(zip(left.steps_of(self.steps), right.steps_of(self.steps), strict=False))
 
     @cached_property
     def _places(self) -> dict[tuple[int, str, str], int]:

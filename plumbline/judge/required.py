@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -22,9 +22,8 @@ from plumbline.schema.evidence import (
     LearnEvidence,
     ProbeEvidence,
     SpeedEvidence,
-    StepEvidence,
 )
-from plumbline.schema.fact import Statement, fact
+from plumbline.schema.fact import fact
 from plumbline.schema.portable_parts import proof_places, window_places
 from plumbline.schema.production import ProductionEvidence
 from plumbline.schema.record import RunRecord
@@ -35,6 +34,11 @@ _GENERATORS = frozenset({"python", "numpy", "torch"})
 _GENERATOR = re.compile(r"python|numpy|torch|cuda:\d+")
 _SETTINGS = frozenset({"class", "lr"})
 """Settings that the groups of every optimizer have."""
+_PROBE_COLUMNS = (
+    "gradient_norms", "clipped_norms", "gradients", "logits", "logits_dtype", "loss_dtype", "defined_losses",
+    "is_training",
+)  # fmt: skip
+"""Columns that only the probe's log has."""
 _ALWAYS_MARKED = ("input_ids", "labels")
 """Fields of a batch that every task has."""
 _EVALUATION = "evaluation/"
@@ -44,41 +48,35 @@ _MAX_SHARDS_KEPT = 10_000
 
 
 def _probe_steps(loaded: LoadedRecord, probe: ProbeEvidence, spec: ProbeSpec | None) -> Iterator[Gap]:
-    record, asked = loaded.record, num_steps(loaded.record, spec)
-    if [step.step for step in probe.steps] != list(range(asked)):
-        yield counts("probe.steps", "steps", len(probe.steps), asked)
-    is_fp16 = _precision(record) == "fp16"
+    record, asked, held = loaded.record, num_steps(loaded.record, spec), probe.num_steps
+    if held != asked:
+        yield counts("probe.steps", "steps", held, asked)
+    yield from _log("probe", probe, held, BATCH_FIELDS, _PROBE_COLUMNS)
     generators = _GENERATORS | ({"cuda:0"} if record.fingerprint.gpus else set())
-    for step in probe.steps:
-        if lost := _lost_of(step, generators, is_fp16=is_fp16):
-            yield Gap("probe.steps", lost, fact("gap.of-step", what=lost, step=step.step))
-            return
+    # Only the loss scaling of fp16 skips a step.
+    is_scaled = _precision(record) == "fp16"
+    for step in probe.steps_of():
+        if not generators <= step.generators.keys() or not all(map(_GENERATOR.fullmatch, step.generators)):
+            lost = fact("gap.generator-digests")
+        elif step.weights is None:
+            lost = fact("gap.weights-digest")
+        elif step.gradient_norm is None and not (is_scaled and step.loss_scale is not None):
+            lost = fact("gap.gradient-norm")
+        else:
+            continue
+        yield Gap("probe.steps", lost, fact("gap.of-step", what=lost, step=step.step))
+        return
     if fields := [name for name in BATCH_FIELDS if name not in loaded.batches]:
         yield Gap("probe.batches", "batches", fact("gap.batches", fields=", ".join(fields)), "invalid")
-    if states := [step.step for step in probe.steps if f"rng/{step.step}" not in loaded.state]:
-        held = len(probe.steps) - len(states)
-        yield Gap("probe.state", "states", fact("gap.generators", step=states[0]), "invalid", held, len(probe.steps))
+    if states := [step for step in range(held) if f"rng/{step}" not in loaded.state]:
+        text = fact("gap.generators", step=states[0])
+        yield Gap("probe.state", "states", text, "invalid", held - len(states), held)
 
 
 def _precision(record: RunRecord) -> Precision:
     """Return the precision of the recorded probe steps."""
     own = record.experiment.precision if record.experiment else None
     return own or record.spec.precision_of("probe")
-
-
-def _lost_of(step: StepEvidence, generators: frozenset[str], *, is_fp16: bool) -> Statement:
-    """Return the name of a step's first missing evidence, or ""."""
-    if set(step.batch) != set(BATCH_FIELDS):
-        return fact("gap.batch-digests")
-    if not generators <= step.rng.keys() or not all(map(_GENERATOR.fullmatch, step.rng)):
-        return fact("gap.generator-digests")
-    if not step.learning_rates:
-        return fact("gap.learning-rate")
-    if step.gradients_sha256 is None:
-        return fact("gap.gradients-digest")
-    # Only the loss scaling of fp16 skips a step.
-    is_skipped = is_fp16 and step.loss_scale is not None
-    return fact("gap.gradient-norm") if step.gradient_norm is None and not is_skipped else ""
 
 
 def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec | None) -> Iterator[Gap]:
@@ -238,10 +236,12 @@ def _has_numbers(*evaluations: EvaluationEvidence) -> bool:
     return all(number is not None and math.isfinite(number) for number in numbers)
 
 
-def _log(part: str, log: StepLog, num_steps: int) -> Iterator[Gap]:
+def _log(
+    part: str, log: StepLog, num_steps: int, fields: Sequence[str] = _ALWAYS_MARKED, others: Sequence[str] = ()
+) -> Iterator[Gap]:
     """Yield a gap for the first column of a part's log that has not one entry per step."""
-    marks = dict.fromkeys(_ALWAYS_MARKED, ()) | log.batches
-    columns = {name: getattr(log, name) for name in ("num_rows", "losses", "learning_rates")}
+    marks = dict.fromkeys(fields, ()) | log.batches
+    columns = {name: getattr(log, name) for name in ("num_rows", "losses", "learning_rates", *others)}
     for name, values in {**columns, **marks}.items():
         if not values:
             yield Gap(f"{part}.log", name, fact("gap.log", part=part, what=name))

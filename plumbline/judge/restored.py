@@ -33,7 +33,7 @@ class RestoredOutcome:
 def _evidence(reference: LoadedRecord, steps: int, imposed: frozenset[str]) -> frozenset[str]:
     """Return the evidence kinds to ignore; includes evaluation before the probe's end."""
     probe = reference.record.evidence.probe
-    is_whole = probe is not None and steps >= len(probe.steps)
+    is_whole = probe is not None and steps >= probe.num_steps
     return imposed if is_whole else imposed | {"evaluation"}
 
 
@@ -131,5 +131,5 @@ def _gap(mismatch: Mismatch, pair: Pair) -> float:
     if shown >= len(pair.common):
         return math.inf
     left, right = pair.common[shown]
-    name = {"loss": "loss", "gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(mismatch.stage)
-    return relative(*(getattr(side, name or "loss_reference") for side in (left, right)))
+    name = {"loss": "loss", "gradient": "gradient_norm", "clipped": "clipped_norm"}.get(mismatch.stage)
+    return relative(*(getattr(side, name or "defined_loss") for side in (left, right)))

@@ -17,6 +17,7 @@ from plumbline.judge.rungs.proven import unproven
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import clipping_limit, limit, loss_gap, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
@@ -37,10 +38,11 @@ def _loss(loaded: LoadedRecord) -> Mismatch | None:
     if record.evidence.probe is None or record.spec.probe is None:
         return None
     most = limit("loss", record.spec.probe.precision)
-    for step in record.evidence.probe.steps:
+    log = record.evidence.probe
+    for step, (defined, own) in enumerate(zip(log.defined_losses, log.losses, strict=False)):
         # A batch without a label has no loss.
-        if step.loss_reference is not None and (off := loss_gap(step.loss_reference, step.loss)) > most:
-            return _mismatch("loss", "loss", step.step, "loss", fact("stated.loss", step=step.step, off=off))
+        if defined is not None and (off := loss_gap(defined, own)) > most:
+            return _mismatch("loss", "loss", step, "loss", fact("stated.loss", step=step, off=off))
     return None
 
 
@@ -96,22 +98,13 @@ def _generators(loaded: LoadedRecord) -> Mismatch | None:
     log = log_of(loaded, "speed")
     if log is None or not any(log.dropout or ()):
         return None
-    for (done, mark), (later, other) in pairwise(sorted(log.generators)):
-        if mark == other:
+    for (done, states), (later, others) in pairwise(log.states.items()):
+        if states == others:
             return _mismatch("rng", "rng", done, "random generators", fact("stated.generators", step=done, later=later))
     return None
 
 
-def _probe_update(loaded: LoadedRecord) -> Mismatch | None:
-    """Return a step of the probe that wrongly left the weights unchanged."""
-    probe = loaded.record.evidence.probe
-    for before, step in pairwise(probe.steps if probe is not None else ()):
-        if before.weights_sha256 == step.weights_sha256 and any(step.learning_rates) and step.gradient_norm:
-            return _unchanged("probe", step.step)
-    return None
-
-
-def _update(part: Trained) -> Check:
+def _update(part: PartName) -> Check:
     """Return the check of a log for updates that wrongly left the weights unchanged."""
 
     def check(loaded: LoadedRecord) -> Mismatch | None:
@@ -119,7 +112,8 @@ def _update(part: Trained) -> Check:
             return None
         for (done, mark), (later, other) in pairwise(sorted(log.weights)):
             norms = log.gradient_norms[done:later] or repeat(1.0)  # an incomplete log has none
-            if mark == other and any(a and b for a, b in zip(log.learning_rates[done:later], norms, strict=False)):
+            rates = (rate if isinstance(rate, tuple) else (rate,) for rate in log.learning_rates[done:later])
+            if mark == other and any(any(a) and b for a, b in zip(rates, norms, strict=False)):
                 return _unchanged(part, done)
         return None
 
@@ -152,7 +146,7 @@ def _proof(part: str) -> Check:
 
 
 _CHECKS: dict[str, tuple[Check, ...]] = {
-    "probe": (_loss, _probe_update, _mode("probe")),
+    "probe": (_loss, _update("probe"), _mode("probe")),
     "speed": (
         batches_of_probe,
         _proof("speed"),

@@ -40,7 +40,7 @@ def _reaching(state: Confirmation, mismatch: Mismatch) -> Confirmation:
     probe, reach = state.reference.record.evidence.probe, _reach(state)
     if probe is None or reach is None:
         return state
-    last = len(probe.steps)
+    last = probe.num_steps
     shown = last if mismatch.stage == "evaluation" else (mismatch.at.step or 0) + 1
     if shown <= reach:
         return state

@@ -138,7 +138,7 @@ def _lost(text: Statement, observed: int | None = None, wanted: int | None = Non
 
 def _not_finite(loaded: LoadedRecord, probe: ProbeEvidence) -> Statement:
     """Return the first non-finite tensor that loss scaling does not skip."""
-    skipped = {step.step for step in probe.steps if step.gradient_norm is None and step.loss_scale is not None}
+    skipped = {step.step for step in probe.steps_of() if step.gradient_norm is None and step.loss_scale is not None}
     finite = np.isfinite(loaded.sketches.get("sketch", np.zeros((0, 1)))).all(axis=1)
     for tap, is_finite in zip(probe.taps, np.atleast_1d(finite), strict=False):
         if (tap.norm is None or not is_finite) and not (tap.stage == "gradient" and tap.step in skipped):
@@ -212,9 +212,9 @@ def unequal_taps(left: Evidence, right: Evidence) -> Iterator[tuple[str, Finding
     if left.probe is None or right.probe is None:
         return
     ours, theirs = _Taps(left.probe, left.model), _Taps(right.probe, right.model)
-    pairs = list(zip(left.probe.steps, right.probe.steps, strict=False))
-    same_gradients = {a.step for a, b in pairs if a.gradients_sha256 == b.gradients_sha256}
-    same_logits = all(a.logits_sha256 == b.logits_sha256 for a, b in pairs)
+    pairs = list(zip(left.probe.steps_of(), right.probe.steps_of(), strict=False))
+    same_gradients = {a.step for a, b in pairs if a.gradients == b.gradients}
+    same_logits = all(a.logits == b.logits for a, b in pairs)
     for side, held, wanted in (("reference", ours, theirs), ("candidate", theirs, ours)):
         lost = [
             (step, stage, name)

@@ -73,7 +73,7 @@ def stands_alone(loaded: LoadedRecord) -> bool:
 
 def _not_finite(record: RunRecord, side: str) -> Iterator[Finding]:
     probe, learn = record.evidence.probe, record.evidence.learn
-    losses = [(step.step, step.loss) for step in probe.steps] if probe is not None else []
+    losses = list(enumerate(probe.losses)) if probe is not None else []
     missing = next((step for step, loss in losses if loss is None or not math.isfinite(loss)), None)
     if missing is not None:
         detail = fact("whole.not-finite", side=side)
@@ -134,6 +134,6 @@ def unequal_rows(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[t
 def _reads_equal_rows(left: RunRecord, right: RunRecord) -> bool:
     """Return whether both trainings' batches contain the same rows."""
     probes, curves = ([side.evidence.probe for side in (left, right)], [side.evidence.learn for side in (left, right)])
-    read = [[step.batch.get("row_ids") for step in probe.steps] for probe in probes if probe is not None]
+    read = [probe.batches.get("row_ids") for probe in probes if probe is not None]
     logged = [curve.batches for curve in curves if curve is not None]
     return (len(read) < 2 or read[0] == read[1]) and (len(logged) < 2 or logged[0] == logged[1])

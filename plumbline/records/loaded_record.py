@@ -219,7 +219,7 @@ def _check_batches(record: RunRecord, content: Arrays) -> str:
 
     Rows and length may differ from the spec's: the judge names the cause.
     """
-    steps = len(record.evidence.probe.steps) if record.evidence.probe else 0
+    steps = record.evidence.probe.num_steps if record.evidence.probe else 0
     rows = next((array.shape[1] for array in content.values() if array.ndim > 1), 0)
     length = next((array.shape[2] for name, array in content.items() if name in _TOKENS and array.ndim > 2), 0)
     flat = {"row_ids"} | ({"labels"} if record.spec.has_row_labels else set())

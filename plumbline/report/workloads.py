@@ -23,7 +23,7 @@ def loss_charts(
 ) -> tuple[Chart, ...]:
     """Draw each platform's loss curves, of probe and learning run."""
     probes = {
-        name: [step.loss for step in record.record.evidence.probe.steps]
+        name: list(record.record.evidence.probe.losses)
         for name, record in records.items()
         if record.record.evidence.probe
     }
@@ -129,7 +129,7 @@ def _equal(pair: Pair) -> dict[str, bool]:
     return {
         "batches": all(left.batch == right.batch for left, right in pair.common),
         "losses": all(left.loss is not None and left.loss == right.loss for left, right in pair.common),
-        "weights after every step": all(left.weights_sha256 == right.weights_sha256 for left, right in pair.common),
+        "weights after every step": all(left.weights == right.weights for left, right in pair.common),
     }
 
 

@@ -92,33 +92,6 @@ class OptimizerGroup(Model):
     parameters: tuple[Label, ...] = Field(max_length=_MANY, fail_fast=True)
 
 
-class StepEvidence(Model):
-    """Evidence of one step: batch, generators, loss, gradients, update; a `None` equals nothing."""
-
-    step: ProbeStep
-    batch: dict[Label, Sha256] = Field(max_length=64)
-    """Digest of each of `BATCH_FIELDS`."""
-    rng: dict[Label, Sha256] = Field(max_length=256)
-    """Digest of each generator's state at the step's start: `python`, `numpy`, `torch`, `cuda:0` ..."""
-    training_mode: bool
-    logits_sha256: Sha256
-    logits_dtype: Label
-    loss: Number | None
-    """In fp64, over the global batch, as the loss function of the training gave it."""
-    loss_dtype: Label
-    loss_reference: Number | None
-    """The same loss from the same logits and labels, computed by plumbline in fp64 by the definition."""
-    gradient_norm: Number | None
-    """fp64, before clipping; `None` on a step that loss scaling skipped."""
-    gradient_norm_clipped: Number | None
-    gradients_sha256: Sha256 | None
-    learning_rates: tuple[Number, ...] = Field(max_length=1000, fail_fast=True)
-    """Learning rate of each group in this step."""
-    weights_sha256: Sha256
-    """Digest of the weights after the step."""
-    loss_scale: Number | None = None
-
-
 class Tap(Model):
     """Description of one sketched tensor: module output, gradient, or updated parameter."""
 
@@ -232,10 +205,9 @@ class PortableEvidence(Model):
     round."""
 
 
-class ProbeEvidence(Model):
-    """All evidence of the probe."""
+class ProbeEvidence(StepLog):
+    """All evidence of the probe: a log with all columns, and the tensors of some steps."""
 
-    steps: tuple[StepEvidence, ...] = Field(max_length=_MAX_PROBE_STEPS, fail_fast=True)
     taps: tuple[Tap, ...] = Field(max_length=_MANY, fail_fast=True)
     """In the order of execution, step by step, by `TAPPED`."""
     optimizer: tuple[OptimizerGroup, ...] = Field(max_length=1000, fail_fast=True)

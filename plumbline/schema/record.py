@@ -137,8 +137,8 @@ def check_content(record: RunRecord, where: str) -> None:
     probe = record.evidence.probe
     # A failed training leaves taps of the step that it did not finish; an evaluation counts as the step after the last.
     last = max((tap.step for tap in probe.taps), default=0) if probe else 0
-    if probe and max(last, probe.evaluation.step if probe.evaluation else 0) > len(probe.steps):
-        text = f"has taps or an evaluation after its {len(probe.steps)} steps"
+    if probe and max(last, probe.evaluation.step if probe.evaluation else 0) > probe.num_steps:
+        text = f"has taps or an evaluation after its {probe.num_steps} steps"
         raise InvalidInputError(text, where=where, key="evidence.probe")
 
 

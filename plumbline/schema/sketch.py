@@ -141,7 +141,7 @@ def mark(values: NDArray[Any]) -> str:
     It is the sum of `value * key(row, place)` modulo 2^64, where `row` counts the rows of the global batch: equal on
     every device, in any order and for any split of the batch. The values stay on the device without a synchronisation.
     """
-    flat = values.astype(np.int64).reshape(len(values), -1)
+    flat = values.astype(np.int64).reshape(len(values), -1 if values.size else 0)
     return to_mark(int((flat * keys(*flat.shape)).sum(dtype=np.int64)))
 
 

@@ -40,11 +40,6 @@ class StepOutcome:
     gradient_norm: torch.Tensor | None = None
     """Norm of the gradients before clipping."""
 
-    @property
-    def learning_rate(self) -> float:
-        """Return the mean learning rate over all parameter groups."""
-        return math.fsum(self.learning_rates) / max(len(self.learning_rates), 1)
-
     def loss(self, ranks: Ranks) -> float:
         """Return the fp64 loss over the global batch; synchronises the device."""
         read = read_losses(loss.detach() for loss, _ in self.losses)

@@ -12,14 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from plumbline.schema.digest import digest_array, digest_json
+from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
 from plumbline.schema.evidence import (
     BATCH_FIELDS,
     SKETCH_SIZE,
     ModelEvidence,
     PortableEvidence,
     ProbeEvidence,
-    StepEvidence,
     Tap,
 )
 from plumbline.schema.proof import Proof
@@ -35,7 +34,6 @@ from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.models.model import build_model, describe_model, fit_activations, load_weights
 from plumbline.train.numerics import (
     apply_settings,
-    digest_states,
     fresh_memory_filled,
     pack_states,
     read_states,
@@ -46,6 +44,7 @@ from plumbline.train.portable.probe_windows import ProbeWindows
 from plumbline.train.proof.steps import Prover
 from plumbline.train.replay import Keeper
 from plumbline.train.watch.recorder import Recorder, Tensors
+from plumbline.train.watch.step_log import StepLogger
 from plumbline.train.watch.summaries import Summary
 from plumbline.train.watch.taps import ModuleTaps
 
@@ -55,13 +54,19 @@ def tap_steps(probe: ProbeSpec, steps: int) -> list[int]:
     return sorted({step for step in probe.tap_steps if step < steps} | {steps - 1})
 
 
+_OWN_COLUMNS = (
+    "is_training", "logits", "logits_dtype", "loss_dtype", "defined_losses", "gradients", "gradient_norms",
+    "clipped_norms", "loss_scales",
+)  # fmt: skip
+
+
 class ProbeBook(ModuleTaps):
-    """Book of the evidence of each step."""
+    """Book of the tensors of some steps, and of the log's columns that only the probe has."""
 
     def __init__(self, engine: Engine, steps: Collection[int], keeper: Keeper | None = None) -> None:
         super().__init__(engine, steps, keeper, unsigned=False)
         self.engine, self._modules = engine, dict[str, nn.Module]()
-        self.evidence: list[StepEvidence] = []
+        self.columns: dict[str, list[Any]] = {name: [] for name in _OWN_COLUMNS}
         self.taps: list[Tap] = []
         self.sketches: list[NDArray[np.float64]] = []
         self.batches: dict[str, list[NDArray[Any]]] = {name: [] for name in BATCH_FIELDS}
@@ -71,10 +76,8 @@ class ProbeBook(ModuleTaps):
 
     def starts(self, step: int, model: nn.Module) -> None:
         """Record random generator states, and start recording tensors if due."""
-        states = read_states()
-        self.states[f"rng/{step}"] = pack_states(states)
-        training_mode = all(module.training for module in model.modules())
-        self._found = {"rng": digest_states(states), "training_mode": training_mode}
+        self.states[f"rng/{step}"] = pack_states(read_states())
+        self._found = {"is_training": all(module.training for module in model.modules())}
         self._logits = []
         super().starts(step, model)
         self.keeper.keep_all("weights", step, dict(model.named_parameters()))
@@ -119,10 +122,11 @@ class ProbeBook(ModuleTaps):
     def keep(self, stage: Stage, tensors: Tensors) -> None:
         """Summarize gradients and weights."""
         self.keeper.keep_all(stage, self.step, tensors)
-        super().keep(stage, tensors)
+        if stage != "optimizer" or self.step in self.steps:  # the log has a checksum of the weights
+            super().keep(stage, tensors)
 
     def done(self, outcome: StepOutcome, loss: float) -> None:
-        """Complete the step's evidence."""
+        """Complete the step's columns and tensors."""
         super().done(outcome, loss)
         engine, found, self._found = self.engine, self._found, {}
         for stage in TAPPED if self.step in self.steps else ():
@@ -136,19 +140,15 @@ class ProbeBook(ModuleTaps):
             self.batches[name].append(array)
         norms = [_norm(self.kept[stage]) for stage in ("gradient", "clipped")]
         skipped = not np.isfinite(norms[0]) and engine.scaler is not None
-        self.evidence.append(
-            StepEvidence(
-                step=self.step, batch={name: digest_array(array.astype(np.int64)) for name, array in fields.items()},
-                logits_sha256=digest_array(logits), loss=finite(loss),
-                loss_reference=finite(engine.task.reference_loss(logits, fields["labels"])),
-                gradients_sha256=_digest(self.kept["gradient"]), weights_sha256=_digest(self.kept["optimizer"]),
-                gradient_norm=None if skipped else finite(norms[0]),
-                gradient_norm_clipped=None if skipped else finite(norms[1]),
-                learning_rates=outcome.learning_rates,
-                loss_scale=float(engine.scaler.get_scale()) if engine.scaler else None, **found,
-            )
-        )  # fmt: skip
-        engine.check(self.step, loss)
+        found |= {
+            "logits": digest_array(logits)[:SHORT_DIGITS], "gradients": _digest(self.kept["gradient"]),
+            "defined_losses": finite(engine.task.reference_loss(logits, fields["labels"])),
+            "gradient_norms": None if skipped else finite(norms[0]),
+            "clipped_norms": None if skipped else finite(norms[1]),
+            "loss_scales": float(engine.scaler.get_scale()) if engine.scaler else None,
+        }  # fmt: skip
+        for name, values in self.columns.items():
+            values.append(found[name])
 
     def close(self) -> None:
         """Release the engine and model; keep the evidence."""
@@ -160,7 +160,7 @@ def _norm(gradients: Mapping[str, Summary]) -> float:
 
 
 def _digest(tensors: Mapping[str, Summary]) -> str:
-    return digest_json({name: each.sha256 for name, each in tensors.items()})
+    return digest_json({name: each.sha256 for name, each in tensors.items()})[:SHORT_DIGITS]
 
 
 class ProbeRun:
@@ -171,6 +171,7 @@ class ProbeRun:
         self.model_evidence: ModelEvidence | None = None
         self.keeper = Keeper()
         self.book: ProbeBook | None = None
+        self.log: StepLogger | None = None
         self.evaluation: dict[str, NDArray[Any]] = {}
         self._found: dict[str, Any] = {"optimizer": (), "evaluation": None, "recounted": None, "portable": None}
 
@@ -222,13 +223,15 @@ class ProbeRun:
         self.model_evidence = describe_model(engine.bare)
         self._found["optimizer"] = describe_optimizer(engine.bare, engine.optimizer)
         book = self.book = ProbeBook(engine, tap_steps(probe, self.steps), self.keeper)
-        engine.observer = Observer(engine.observer, self._changed(engine, Recorder(engine, book)))
+        log = self.log = StepLogger(engine, whole=True)
+        engine.observer = Observer(self._changed(engine, Observer(log, Recorder(engine, book))))
         prover = Prover(engine, context.proven("probe"))
         seed_generators(context.spec.seed)
         for step, batch in enumerate(context.batches(first=0, count=self.steps, cycle=probe.steps)):
             context.emit("probe", step, self.steps)
             with fresh_memory_filled() if step == 0 else contextlib.nullcontext():
                 prover.train(step, batch)
+            engine.check(step, log.read()[-1])
         prover.finish()
         self._found["proofs"] = tuple(map(Proof.model_validate, prover.proofs))
         if context.ranks.is_first:
@@ -249,15 +252,17 @@ class ProbeRun:
 
     def evidence(self) -> ProbeEvidence:
         """Return the evidence recorded so far."""
-        steps, taps = (self.book.evidence, self.book.taps) if self.book else ((), ())
-        return ProbeEvidence(steps=tuple(steps), taps=tuple(taps), **self._found)
+        columns = self.log.log() | self.book.columns if self.log and self.book else {}
+        return ProbeEvidence(**columns, taps=tuple(self.book.taps) if self.book else (), **self._found)
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the record's safetensors contents by file stem."""
         book = self.book
-        if book is None or not book.evidence:
+        if book is None or self.log is None or not self.log.columns["losses"]:
             return {}
-        batches = {name: np.stack(steps) for name, steps in book.batches.items()}
+        # A step that failed behind its training is not in the log.
+        held = len(self.log.columns["losses"])
+        batches = {name: np.stack(steps[:held]) for name, steps in book.batches.items()}
         parts: dict[str, dict[str, NDArray[Any]]] = {
             "batches": {name: _compact(array) for name, array in batches.items()},
             "sketches": {"sketch": np.reshape(book.sketches, (-1, SKETCH_SIZE))},

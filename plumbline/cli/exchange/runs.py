@@ -103,11 +103,12 @@ def curves_of(record: RunRecord) -> dict[str, Curve]:
     """Return a training's curves by name, omitting missing values."""
     curves: dict[str, Iterable[tuple[int, float | None]]] = {}
     if probe := record.evidence.probe:
-        curves["probe/loss"] = [(step.step, step.loss) for step in probe.steps]
-        curves["probe/gradient_norm"] = [(step.step, step.gradient_norm) for step in probe.steps]
+        curves["probe/loss"] = list(enumerate(probe.losses))
+        curves["probe/gradient_norm"] = list(enumerate(probe.gradient_norms))
     if learn := record.evidence.learn:
         curves["learn/loss"] = enumerate(learn.losses)
-        curves["learn/learning_rate"] = enumerate(learn.learning_rates)
+        rates = (rate if isinstance(rate, float) else max(rate) for rate in learn.learning_rates)
+        curves["learn/learning_rate"] = enumerate(rates)
         curves["learn/evaluation_loss"] = [(found.step, found.loss) for found in learn.evaluations]
         curves["learn/accuracy"] = [(found.step, found.accuracy) for found in learn.evaluations]
     known = {name: [(step, value) for step, value in points if value is not None] for name, points in curves.items()}

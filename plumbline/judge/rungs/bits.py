@@ -18,8 +18,7 @@ from plumbline.schema.tolerance import UNIT, floor_of, loss_gap, relative
 from plumbline.schema.verdict import Divergence, Finding
 
 FIELDS: dict[Stage, str] = {
-    "forward": "logits_sha256", "loss": "loss", "gradient": "gradients_sha256", "clipped": "gradient_norm_clipped",
-    "optimizer": "weights_sha256",
+    "forward": "logits", "loss": "loss", "gradient": "gradients", "clipped": "clipped_norm", "optimizer": "weights",
 }  # fmt: skip
 """Field of a step that shows a stage's bits."""
 
@@ -93,10 +92,10 @@ def _is_within(pair: Pair, step: int, stage: Stage) -> bool:
     """Return whether a step's loss and norms differ by rounding only."""
     left, right = pair.common[step]
     if stage == "forward":
-        return loss_gap(left.loss_reference, right.loss_reference) <= pair.loss_limit(step)
+        return loss_gap(left.defined_loss, right.defined_loss) <= pair.loss_limit(step)
     if stage == "loss":
         return loss_gap(left.loss, right.loss) <= pair.loss_limit(step)
-    name = {"gradient": "gradient_norm", "clipped": "gradient_norm_clipped"}.get(stage)
+    name = {"gradient": "gradient_norm", "clipped": "clipped_norm"}.get(stage)
     return name is not None and relative(getattr(left, name), getattr(right, name)) <= pair.norm_limit(step)
 
 

@@ -71,14 +71,14 @@ def _module_lines(pair: Pair, name: str) -> tuple[Statement, ...]:
 def _draws(pair: Pair, step: int, kind: str) -> bool:
     left, right = pair.common[step]
     later = step + 1 < len(pair.common) and bool(rng_differs(pair, step + 1)) and not rng_differs(pair, step)
-    return later or (left.training_mode != right.training_mode) or "dropout" in kind.lower()
+    return later or (left.is_training != right.is_training) or "dropout" in kind.lower()
 
 
 def _drawn(pair: Pair, step: int) -> tuple[Statement, ...]:
     left, right = pair.common[step]
     lines = []
-    if left.training_mode != right.training_mode:
-        lines.append(fact("forward.mode", mode="training" if right.training_mode else "evaluation"))
+    if left.is_training != right.is_training:
+        lines.append(fact("forward.mode", mode="training" if right.is_training else "evaluation"))
     if step + 1 < len(pair.common) and rng_differs(pair, step + 1):
         lines.append(fact("forward.generators", step=step))
     return tuple(lines)

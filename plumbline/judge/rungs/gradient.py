@@ -10,8 +10,9 @@ import numpy as np
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.schema import limits
-from plumbline.schema.evidence import StepEvidence, Tap
+from plumbline.schema.evidence import Tap
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.step_log import LoggedStep
 from plumbline.schema.tolerance import clipping_limit, relative
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -164,9 +165,7 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     optimizer = pair.reference.record.spec.optimizer
     off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))
     limit = clipping_limit(pair.precision, pair.reference.record.evidence.model)
-    if max(off) <= limit or (
-        off[0] > limit and relative(left.gradient_norm_clipped, right.gradient_norm_clipped) <= limit
-    ):
+    if max(off) <= limit or (off[0] > limit and relative(left.clipped_norm, right.clipped_norm) <= limit):
         return None
     finding = Finding(
         check="probe.clipping",
@@ -175,15 +174,15 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
         observed=max(off) if math.isfinite(max(off)) else None,
         limit=limit,
     )
-    why = fact("gradient.clipping", norm=right.gradient_norm, clipped=right.gradient_norm_clipped)
+    why = fact("gradient.clipping", norm=right.gradient_norm, clipped=right.clipped_norm)
     evidence = (fact("gradient.max-norm", maximum=optimizer.max_grad_norm),)
     suspicion = Suspicion("gradient", why, evidence)
     return Mismatch(Divergence(stage="clipped", step=step, at="clipping"), (finding,), (suspicion,), "given")
 
 
-def _off(side: StepEvidence, most: float) -> float:
-    if side.gradient_norm is None and side.gradient_norm_clipped is None:
+def _off(side: LoggedStep, most: float) -> float:
+    if side.gradient_norm is None and side.clipped_norm is None:
         return 0.0
     if side.gradient_norm is None:
         return math.inf
-    return relative(min(side.gradient_norm, most), side.gradient_norm_clipped)
+    return relative(min(side.gradient_norm, most), side.clipped_norm)

@@ -6,7 +6,7 @@ Without it, a different batch, rate, dropout or seed of a whole training shows i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,14 +15,15 @@ from plumbline.judge.native import has_compiled, other_software
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.judge.rungs.bits import other_kernels
+from plumbline.judge.rungs.optimizer import other_rates
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
-from plumbline.schema.evidence import BATCH_FIELDS
+from plumbline.schema.evidence import BATCH_FIELDS, LearnEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.sketch import marks_of
-from plumbline.schema.spec import Precision
+from plumbline.schema.spec import PartName, Precision
 from plumbline.schema.stage import Stage
-from plumbline.schema.step_log import StepLog, Sums
+from plumbline.schema.step_log import StepLog
 from plumbline.schema.task import draws_labels
 from plumbline.schema.tolerance import floor_of, loss_gap, relative
 from plumbline.schema.tolerance import limit as limit_of
@@ -31,12 +32,11 @@ from plumbline.schema.verdict import CauseCode, Divergence, Finding
 Trained = Literal["speed", "learn"]
 
 
-def log_of(side: LoadedRecord, part: Trained) -> StepLog | None:
-    """Return what a training part logged; `None` without it."""
-    evidence = side.record.evidence
-    if part == "learn":
-        return evidence.learn if evidence.learn is not None and evidence.learn.last_weights is not None else None
-    return evidence.speed if evidence.speed is not None and evidence.speed.losses else None
+def log_of(side: LoadedRecord, part: PartName) -> StepLog | None:
+    """Return what a part logged; `None` without it."""
+    log: StepLog | None = getattr(side.record.evidence, part)
+    is_whole = not isinstance(log, LearnEvidence) or log.last_weights is not None
+    return log if log is not None and log.losses and is_whole else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +82,18 @@ def _exact(pair: Pair, part: Trained, left: StepLog, right: StepLog) -> Iterator
         ours, theirs = (", ".join(map(str, side.dropout or ())) or "0" for side in (left, right))
         why = fact("log.dropout", dropout=theirs, reference=ours)
         yield _Apart(0, "rng", "dropout", "rng", why)
-    if _first_apart(left.weights, right.weights) == 0:
+    if _first_apart(dict(left.weights), dict(right.weights)) == 0:
         yield _Apart(0, "weights", "weights", "weights.init", fact("log.start", part=part))
-    drawn = _first_apart(left.generators, right.generators) if _is_seeded_alike(pair) else None
+    drawn = _first_apart(left.states, right.states) if _is_seeded_alike(pair) else None
     if drawn == 0:
         yield _Apart(0, "rng", "random generators", "rng", fact("log.seeds", part=part))
     yield from _batches(left, right, masked=draws_labels(pair.reference.record.spec.task))
     if drawn:
         yield _Apart(drawn - 1, "rng", "random generators", "rng", fact("log.generators", step=drawn))
     rates = enumerate(zip(left.learning_rates, right.learning_rates, strict=False))
-    for step, (rate, other) in ((step, both) for step, both in rates if relative(*both) > limits.EXACT):
+    for step, found in ((step, found) for step, both in rates if (found := other_rates(*both)) is not None):
         resumed = fact("log.at-resume", step=step) if step in right.resumed_at else ""
-        why = fact("log.rate", step=step, rate=other, reference=rate, resumed=resumed)
+        why = fact("log.rate", step=step, rate=found[0], resumed=resumed)
         yield _Apart(step, "schedule", "learning rate", "schedule", why)
         return
 
@@ -149,7 +149,7 @@ def _bits(left: StepLog, right: StepLog, precision: Precision) -> _Apart | None:
     """
     losses = [math.nan if loss is None else loss for loss in left.losses]  # a missing loss equals nothing
     step, norm = _first_other(losses, right.losses), _first_other(left.gradient_norms, right.gradient_norms)
-    done = _first_apart(left.weights, right.weights)
+    done = _first_apart(dict(left.weights), dict(right.weights))
     first = min((each for each in (step, norm, done) if each is not None), default=None)
     if norm is not None and norm == first and norm not in (step, done):
         is_large = relative(left.gradient_norms[norm], right.gradient_norms[norm]) > floor_of("norm", precision)
@@ -219,7 +219,6 @@ def _first_other(left: Sequence[object], right: Sequence[object]) -> int | None:
     return next((step for step, (ours, theirs) in pairs if ours != theirs), None)
 
 
-def _first_apart(left: Sums, right: Sums) -> int | None:
+def _first_apart(ours: Mapping[int, object], theirs: Mapping[int, object]) -> int | None:
     """Return the first common step with different checksums."""
-    ours, theirs = dict(left), dict(right)
     return next((step for step in sorted(ours.keys() & theirs.keys()) if ours[step] != theirs[step]), None)

@@ -9,7 +9,7 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.model import restructured
 from plumbline.schema import limits
 from plumbline.schema.evidence import ProbeEvidence
-from plumbline.schema.fact import fact, joined
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -22,21 +22,15 @@ _ADAMW = frozenset({"class", "weight_decay", "betas.0", "betas.1", "eps"})
 _ABSENT = "absent"
 
 _NAMED = 4
+_Rate = float | tuple[float, ...] | None
 
 
 def schedule(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch of the learning rate at `step`."""
-    left, right = (side.learning_rates for side in pair.common[step])
-    if len(left) != len(right):
-        left, right = tuple(sorted(set(left))), tuple(sorted(set(right)))
-    ours, theirs = max(left, default=None), max(right, default=None)
-    rate = fact("optimizer.rates", rates=_listed(right), reference=_listed(left))
-    if len(left) == len(right):
-        differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > limits.EXACT]
-        if not differing:
-            return None
-        ours, theirs = max(differing, key=max)
-        rate = fact("optimizer.one-rate", rate=theirs, reference=ours)
+    found = other_rates(*(side.learning_rate for side in pair.common[step]))
+    if found is None:
+        return None
+    rate, ours, theirs = found
     finding = Finding(
         check="probe.learning_rate",
         outcome="drift",
@@ -47,6 +41,21 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     why = fact("optimizer.rate", step=step, rate=rate)
     at = Divergence(stage="schedule", step=step, at="learning_rate")
     return Mismatch(at, (finding,), (Suspicion("schedule", why),), basis="given")
+
+
+def other_rates(ours: _Rate, theirs: _Rate) -> tuple[Statement, float | None, float | None] | None:
+    """Describe two steps' different learning rates, and return those of the groups that differ most."""
+    left, right = (() if each is None else each if isinstance(each, tuple) else (each,) for each in (ours, theirs))
+    if len(left) != len(right):
+        left, right = tuple(sorted(set(left))), tuple(sorted(set(right)))
+    if len(left) != len(right):
+        text = fact("optimizer.rates", rates=_listed(right), reference=_listed(left))
+        return text, max(left, default=None), max(right, default=None)
+    differing = [pair for pair in zip(left, right, strict=True) if relative(*pair) > limits.EXACT]
+    if not differing:
+        return None
+    one, other = max(differing, key=max)
+    return fact("optimizer.one-rate", rate=other, reference=one), one, other
 
 
 def _listed(rates: tuple[float, ...]) -> str:

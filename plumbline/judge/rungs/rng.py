@@ -10,7 +10,7 @@ from plumbline.schema.verdict import Divergence, Finding
 
 def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
     """Return the random generators with different states before `step`."""
-    left, right = (side.rng for side in pair.common[step])
+    left, right = (side.generators for side in pair.common[step])
     return tuple(name for name in left if name in right and left[name] != right[name])
 
 
@@ -19,7 +19,7 @@ def rng(pair: Pair, step: int) -> Mismatch | None:
     names = rng_differs(pair, step)
     if not names:
         return None
-    left, right = (side.rng for side in pair.common[step])
+    left, right = (side.generators for side in pair.common[step])
     since = fact("rng.from-the-start") if step == 0 else fact("rng.since", step=step - 1)
     finding = Finding(
         check="probe.rng",

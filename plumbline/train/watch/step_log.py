@@ -22,7 +22,7 @@ from plumbline.train.numerics import digest_states, read_states
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
-_LISTS = ("num_rows", "losses", "learning_rates", "gradient_norms", "clipped_norms", "weights", "generators")
+_LISTS = ("num_rows", "losses", "learning_rates", "gradient_norms", "clipped_norms", "weights")
 
 
 class StepLogger(Observer):
@@ -31,13 +31,18 @@ class StepLogger(Observer):
     Every step adds a few small kernels. Nothing is read before `read`.
     """
 
-    def __init__(self, engine: Engine, columns: dict[str, Any] | None = None, *, most: int = MAX_LOGGED) -> None:
-        """Continue the columns of a checkpoint, if given. After `most` steps no loss is stored."""
-        self._engine, self._ranks, self._most = engine, engine.ranks, most
+    def __init__(
+        self, engine: Engine, columns: dict[str, Any] | None = None, *, most: int = MAX_LOGGED, whole: bool = False
+    ) -> None:
+        """Continue the columns of a checkpoint, if given. After `most` steps no loss is stored.
+
+        `whole`: weights and all generators of each step, as in the probe.
+        """
+        self._engine, self._ranks, self._most, self._whole = engine, engine.ranks, most, whole
         self.columns: dict[str, Any] = columns if columns is not None else {}
         """The log so far, as JSON."""
         self.columns |= {name: self.columns.get(name, []) for name in (*_LISTS, "inconsistent")}
-        self.columns.setdefault("batches", {})
+        self.columns |= {name: self.columns.get(name, {}) for name in ("batches", "generators")}
         self._num_steps = len(self.columns["losses"])
         self._keys: dict[tuple[int, int, int], torch.Tensor] = {}
         self._names: list[str] = []
@@ -46,11 +51,11 @@ class StepLogger(Observer):
         self._losses: list[list[tuple[torch.Tensor, float]]] = []
         self._given: list[tuple[int, torch.Tensor]] = []
         """(rows, checksums of the fields) of each step's part of the batch."""
-        self._rates: list[float] = []
+        self._rates: list[float | tuple[float, ...]] = []
         self._norms: list[torch.Tensor] = []
         self._clipped: list[torch.Tensor] = []
         self._weights: dict[int, torch.Tensor] = {}
-        self._generators: dict[int, str] = {}
+        self._generators: dict[int, dict[str, str]] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -65,7 +70,7 @@ class StepLogger(Observer):
     def starts(self, step: int) -> None:
         """Reset the row count for a new step, and record the generators of the first one."""
         self._rows, self._fed = 0, None
-        if not step:
+        if not step or self._whole:
             self._draws(step)
 
     def feeds(self, local: Batch, first_row: int) -> None:
@@ -104,10 +109,13 @@ class StepLogger(Observer):
             self._losses.append(outcome.losses)
         if self._fed is not None:
             self._given.append((self._rows, self._fed))
-            self._rates.append(outcome.learning_rate)
+            rates = outcome.learning_rates
+            self._rates.append(rates[0] if len(set(rates)) == 1 else rates)
             if outcome.gradient_norm is not None:
                 self._norms.append(whole_tensor(outcome.gradient_norm))
         self._num_steps += 1
+        if self._whole:
+            self._weights[self._num_steps] = self._sum()
 
     def weigh(self, done: int) -> None:
         """Record checksums of weights and random generators after `done` steps."""
@@ -123,8 +131,8 @@ class StepLogger(Observer):
         return checksum(self._engine.bare.parameters(), self._ranks.device)
 
     def _draws(self, done: int) -> None:
-        states = {name: state for name, state in read_states().items() if name in _OF_DEVICES}
-        self._generators[done] = digest_json(digest_states(states))
+        states = {name: state for name, state in read_states().items() if name in _OF_DEVICES or self._whole}
+        self._generators[done] = {name: each[:SHORT_DIGITS] for name, each in digest_states(states).items()}
 
     def read(self) -> list[float]:
         """Read what the device has since the last call, merge all processes', and return the losses."""
@@ -143,13 +151,15 @@ class StepLogger(Observer):
         whole = mine | {
             "num_rows": [sum(rows) for rows in _by_step(everyone, "num_rows")],
             "losses": [float(sum(losses)) for losses in _by_step(everyone, "losses")],
-            "weights": [(done, mark) for done, mark in mine["weights"] if done in self._generators],
+            "weights": [(done, mark) for done, mark in mine["weights"] if done in self._generators or self._whole],
             "clipped_norms": [finite(norm) for norm in read_losses(self._clipped)],
-            "generators": [
-                (each[0][0], digest_json([state for _, state in each])[:SHORT_DIGITS])
-                for each in _by_step(everyone, "generators")
-            ],
         }  # fmt: skip
+        for each in _by_step(everyone, "generators"):
+            done, states = each[0]
+            for name, mark in states.items():
+                own = [of_process.get(name) for _, of_process in each]
+                shown = mark if len(own) == 1 else digest_json(own)[:SHORT_DIGITS]
+                self.columns["generators"].setdefault(name, []).append((done, shown))
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in _by_step(everyone, "sums")]
         for place, name in enumerate(self._names):
             self.columns["batches"].setdefault(name, []).extend(to_mark(step[place]) for step in totals)

@@ -10,9 +10,10 @@ from plumbline.judge import compare
 from plumbline.judge.confirm import after_experiment, begin, next_request
 from plumbline.judge.confirmation import Confirmation, Request
 from plumbline.records import LoadedRecord
+from plumbline.schema.step_log import COLUMNS
 from tests.kept_results import keep, kept
 
-from .conftest import Plan, make_record
+from .conftest import Plan, cut_to, make_record
 
 __all__ = ["Laboratory", "confirm", "experiment_record", "rigid", "snapping"]
 
@@ -30,8 +31,10 @@ def experiment_record(plan: Plan, request: Request) -> LoadedRecord:
     assert probe is not None
     assert probe.evaluation is not None
     kept = [place for place, tap in enumerate(probe.taps) if tap.step < steps]
+    log = probe.model_dump()
+    cut_to(log, steps)
     short = probe.replace(
-        steps=[step.to_json() for step in probe.steps[:steps]],
+        **{name: log[name] for name in (*COLUMNS.values(), "batches", "weights", "generators")},
         taps=[probe.taps[place].to_json() for place in kept],
         evaluation=probe.evaluation.replace(step=steps).to_json(),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +17,64 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.record import RunRecord
-from plumbline.schema.sketch import sketch
+from plumbline.schema.sketch import mark, sketch
 from plumbline.schema.spec import RunSpec
+from plumbline.schema.step_log import COLUMNS
 
 STEPS, BATCH, LENGTH, WIDTH, LABELS = 6, 4, 8, 16, 2
 ROWS, EVALUATION_ROWS, SHARD = 24, 6, 8
 PROOFS = ({"step": 0, "errors": (), "tensors": 1},)
 MODULES = (("embed", "Embedding"), ("layer.linear", "Linear"), ("layer.norm", "LayerNorm"), ("head", "Linear"))
-GENERATORS = {"python": "1" * 64, "numpy": "2" * 64}
+GENERATORS = {"python": "1" * 16, "numpy": "2" * 16}
 SETTINGS = {"class": "AdamW", "betas.0": 0.9, "betas.1": 0.999, "eps": 1e-8}
 PARAMETERS = {"embed.weight": (32, WIDTH), "layer.linear.weight": (WIDTH, WIDTH), "head.weight": (WIDTH, LABELS)}
+
+
+def set_step(log: dict[str, Any], step: int, values: dict[str, Any]) -> None:
+    """Set values of one step in a log's columns, by the names of `LoggedStep`; `None` leaves out a checksum."""
+    for name, value in values.items():
+        if name == "batch":
+            for key, each in value.items():
+                log["batches"][key] = _placed(log["batches"].get(key, ()), step, each)
+        elif name == "generators":
+            known = log["generators"]
+            log["generators"] = {key: _summed(known.get(key, ()), step, value.get(key)) for key in {*known, *value}}
+        elif name == "weights":
+            log["weights"] = _summed(log["weights"], step + 1, value)
+        else:
+            column = COLUMNS.get(name, name)
+            log[column] = _placed(log.get(column, ()), step, value)
+
+
+def set_all(log: dict[str, Any], **values: Any) -> None:
+    """Set values of all steps."""
+    for step in range(len(log["losses"])):
+        set_step(log, step, values)
+
+
+def cut_to(log: dict[str, Any], count: int) -> None:
+    """Keep the first `count` steps of a log."""
+    for name in COLUMNS.values():
+        log[name] = log[name][:count]
+    log["batches"] = {name: marks[:count] for name, marks in log["batches"].items()}
+    log["weights"] = [each for each in log["weights"] if each[0] <= count]
+    log["generators"] = {name: [each for each in sums if each[0] < count] for name, sums in log["generators"].items()}
+
+
+def with_log(made: LoadedRecord, change: Callable[[dict[str, Any]], None]) -> LoadedRecord:
+    """Return the record with a changed log of its probe."""
+    content = made.record.model_dump()
+    change(content["evidence"]["probe"])
+    return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
+
+
+def _placed(column: Sequence[Any], step: int, value: Any) -> list[Any]:
+    is_left_out = value is None and any(isinstance(each, str) for each in column)
+    return [*column[:step], *([] if is_left_out else [value]), *column[step + 1 :]]
+
+
+def _summed(column: Sequence[Any], done: int, value: Any) -> list[Any]:
+    return sorted([*(each for each in column if each[0] != done), *([] if value is None else [(done, value)])])
 
 
 @dataclass
@@ -136,7 +185,7 @@ class _Training:
         self.initial = copy.deepcopy(self.weights)
         self.taps: list[dict[str, Any]] = []
         self.sketches: list[Any] = []
-        self.steps: list[dict[str, Any]] = []
+        self.log: dict[str, Any] = {"weights": [], "generators": {}, "batches": {}, "dropout": ()}
         self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_FIELDS}
 
     def tap(self, step: int, stage: str, name: str, kind: str, array: Any) -> None:
@@ -212,15 +261,14 @@ class _Training:
             self.weights[name] = self.weights[name] - change - decay * self.weights[name]
             self.tap(step, "optimizer", name, "Linear", self.weights[name])
         shown = plan.loss_factor if step >= plan.loss_shows_from else 1.0
-        self.steps.append({
-            "step": step, "batch": {name: digest_array(fields[name].astype(np.int64)) for name in BATCH_FIELDS},
-            "rng": GENERATORS | {"torch": digest_json([plan.seed, 0])}, "training_mode": True,
-            "logits_sha256": digest_array(logits), "logits_dtype": plan.dtype, "loss": true_loss * shown,
-            "loss_dtype": plan.dtype, "loss_reference": true_loss, "gradient_norm": norm,
-            "gradient_norm_clipped": min(norm, plan.clip),
-            "gradients_sha256": digest_json({n: digest_array(g) for n, g in gradients.items()}),
-            "learning_rates": (plan.rates[step],),
-            "weights_sha256": digest_json({n: digest_array(w) for n, w in self.weights.items()}),
+        seeded = GENERATORS | {"torch": digest_json([plan.seed, 0])[:16]}
+        set_step(self.log, step, {
+            "num_rows": BATCH, "batch": {name: mark(fields[name]) for name in BATCH_FIELDS}, "generators": seeded,
+            "is_training": True, "logits": digest_array(logits)[:16], "logits_dtype": plan.dtype,
+            "loss": true_loss * shown, "loss_dtype": plan.dtype, "defined_loss": true_loss, "gradient_norm": norm,
+            "clipped_norm": min(norm, plan.clip), "learning_rate": plan.rates[step], "loss_scale": None,
+            "gradients": digest_json({n: digest_array(g) for n, g in gradients.items()})[:16],
+            "weights": digest_json({n: digest_array(w) for n, w in self.weights.items()})[:16],
         })  # fmt: skip
 
 
@@ -267,7 +315,7 @@ def _trained(plan: Plan) -> LoadedRecord:
             "weights_sha256": digest_json([p["sha256"] for p in parameters]),
         },
         "probe": {
-            "steps": training.steps, "taps": training.taps, "portable": _portable(plan) if plan.has_windows else None,
+            **training.log, "taps": training.taps, "portable": _portable(plan) if plan.has_windows else None,
             "optimizer": [{
                 "settings": SETTINGS | {"lr": plan.rates[0], "weight_decay": plan.decay},
                 "parameters": list(PARAMETERS),

@@ -13,7 +13,7 @@ from plumbline.schema.record import RunRecord
 from plumbline.schema.sketch import marks_of
 from plumbline.schema.verdict import Judgement
 
-from .conftest import EVALUATION_ROWS, PROOFS, STEPS, make_record, other_kernel
+from .conftest import EVALUATION_ROWS, PROOFS, STEPS, make_record, other_kernel, set_step
 
 Content = dict[str, Any]
 Change = Callable[[Content], None]
@@ -148,7 +148,7 @@ def edit(made: LoadedRecord, *changes: Callable[[Content], Any]) -> LoadedRecord
 
 
 def at_step(step: int, **fields: Any) -> Change:
-    return lambda content: probe(content)["steps"][step].update(fields)
+    return lambda content: set_step(probe(content), step, fields)
 
 
 def in_spec(part: str, **fields: Any) -> Change:

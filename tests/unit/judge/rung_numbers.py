@@ -6,7 +6,7 @@ from typing import Any
 
 from plumbline.schema.digest import digest_json
 
-from .conftest import PARAMETERS
+from .conftest import PARAMETERS, set_step
 from .rung_records import Change, Content
 
 STEP = 2
@@ -15,7 +15,7 @@ NAMES = tuple(PARAMETERS)
 
 
 def of_step(step: int, **changes: Any) -> Change:
-    return lambda content: content["evidence"]["probe"]["steps"][step].update(changes)
+    return lambda content: set_step(content["evidence"]["probe"], step, changes)
 
 
 def scaled(stage: str, name: str, factor: float = 1.0, *, step: int = STEP, **changes: Any) -> Change:

@@ -16,7 +16,7 @@ from plumbline.schema.evidence import LearnEvidence
 from plumbline.schema.record import RunRecord
 from tests.said import said
 
-from .conftest import STEPS, make_record
+from .conftest import STEPS, make_record, set_step
 
 Content = dict[str, Any]
 Change = Callable[[Content], None]
@@ -112,6 +112,5 @@ def parameters(**changes: Content | None) -> Change:
 
 
 def generators(step: int, **states: str) -> Change:
-    return lambda content: content["evidence"]["probe"]["steps"][step].update(
-        rng={name: mark * 64 for name, mark in states.items()}
-    )
+    marks = {name: mark * 16 for name, mark in states.items()}
+    return lambda content: set_step(content["evidence"]["probe"], step, {"generators": marks})

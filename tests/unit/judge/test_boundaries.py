@@ -24,7 +24,7 @@ from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import Divergence, Finding
 from tests.said import said
 
-from .conftest import STEPS, Plan, make_record, other_kernel
+from .conftest import STEPS, Plan, make_record, other_kernel, set_step, with_log
 from .made_records import edit, experiment
 from .made_speed import BREAKDOWN, COMPUTE, SAMPLES, record, speed, times
 
@@ -119,12 +119,7 @@ def test_an_error_over_its_limit_or_not_finite_counts() -> None:
 @pytest.mark.parametrize(("rate", "verdict"), [(1 + 5e-13, "pass"), (1 + 5e-12, "drift")])
 def test_learning_rates_are_equal_to_a_trillionth(reference: LoadedRecord, rate: float, verdict: str) -> None:
     made = make_record(fingerprint=other_kernel())
-    probe = made.record.evidence.probe
-    assert probe is not None
-    steps = [step.to_json() for step in probe.steps]
-    steps[2]["learning_rates"] = [value * rate for value in steps[2]["learning_rates"]]
-    evidence = made.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
-    candidate = LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+    candidate = with_log(made, lambda log: set_step(log, 2, {"learning_rate": log["learning_rates"][2] * rate}))
     assert compare(reference, candidate).verdict == verdict
 
 

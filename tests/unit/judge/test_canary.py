@@ -15,7 +15,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates, Suite
 from plumbline.schema.verdict import Judgement, PlatformResult
 
-from .conftest import make_record
+from .conftest import make_record, set_step
 from .made_records import Change, edit, in_spec, probe
 from .made_speed import record, speed
 
@@ -127,7 +127,7 @@ def test_machines_of_one_kind_with_equal_probes_are_tried_once_and_any_differenc
     assert results(known, first) == 4
     # A different speed is tried by itself, the probe is not tried again.
     assert results(known, record(speed(samples_per_second=90.0))) == 1
-    other_loss: Change = lambda content: probe(content)["steps"][0].update(loss=0.5)  # noqa: E731
+    other_loss: Change = lambda content: set_step(probe(content), 0, {"loss": 0.5})  # noqa: E731
     assert results(known, edit(first, other_loss)) == 4
     other_cpu: Change = lambda content: content["fingerprint"]["cpu"].update(model="other")  # noqa: E731
     assert results(known, edit(first, other_cpu)) == 4

@@ -59,12 +59,11 @@ def test_each_copy_of_a_probe_has_one_fault() -> None:
     for copy in (weights, swapped, eps):
         other = copy.record.evidence.probe
         assert other is not None
-        marks = [step.weights_sha256 for step in other.steps]
-        assert (marks == [step.weights_sha256 for step in probe.steps]) is (copy is not weights)
-        assert marks[:-1] == [step.weights_sha256 for step in probe.steps][:-1]
-        batches = [step.batch for step in other.steps]
+        assert (other.weights == probe.weights) is (copy is not weights)
+        assert other.weights[:-1] == probe.weights[:-1]
+        batches = [step.batch for step in other.steps_of()]
         order = [1, 0, 2, 3, 4, 5] if copy is swapped else range(6)
-        assert batches == [probe.steps[place].batch for place in order]
+        assert batches == [probe.at(place).batch for place in order]
         assert (copy.batches["row_ids"] == original.batches["row_ids"][list(order)]).all()
         assert other.taps == probe.taps
         assert other.portable is not None
@@ -88,7 +87,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
         evidence = original.record.evidence.replace(probe=probe.replace(**changes))
         return LoadedRecord(original.record.replace(evidence=evidence), original.folder, original.arrays)
 
-    same = [probe.steps[0], probe.steps[1].replace(batch=probe.steps[0].batch), *probe.steps[2:]]
+    same = {name: (marks[0], marks[0], *marks[2:]) for name, marks in probe.batches.items()}
     plain = [tap.replace(kind="Linear") if tap.kind == "LayerNorm" else tap for tap in probe.taps]
     owned = [tap.replace(kind="LayerNorm") if tap.stage == "optimizer" else tap for tap in plain]
     # What is incomplete or failed is invalid by itself.
@@ -96,7 +95,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     failed = original.record.replace(exit={"status": "failed", "code": "data", "message": "too large"})
     no_probe = original.record.replace(evidence=original.record.evidence.replace(probe=None))
     for number, each in (
-        (3, original), (2, changed(steps=same)), (2, changed(taps=plain)), (2, changed(taps=owned)), (1, only()),
+        (3, original), (2, changed(batches=same)), (2, changed(taps=plain)), (2, changed(taps=owned)), (1, only()),
         (2, changed(portable=None)),
         (0, LoadedRecord(original.record, original.folder, short)),
         (0, LoadedRecord(failed, original.folder, original.arrays)),

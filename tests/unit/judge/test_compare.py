@@ -14,7 +14,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.record import RunRecord
 from tests.said import said
 
-from .conftest import EVALUATION_ROWS, STEPS, Plan, make_record, other_kernel
+from .conftest import EVALUATION_ROWS, STEPS, Plan, make_record, other_kernel, set_step, with_log
 from .made_records import codes, judge
 
 
@@ -209,12 +209,7 @@ def test_a_compiled_part_is_excused_by_the_machine_and_by_what_its_compiler_read
 
 
 def test_a_missing_loss_is_invalid(reference: LoadedRecord) -> None:
-    broken = make_record()
-    steps = [step.to_json() for step in broken.record.evidence.probe.steps]  # type: ignore[union-attr]
-    steps[3]["loss"] = None
-    probe = broken.record.evidence.probe.replace(steps=steps)  # type: ignore[union-attr]
-    evidence = broken.record.evidence.replace(probe=probe)
-    judgement = compare(reference, LoadedRecord(broken.record.replace(evidence=evidence), broken.folder, broken.arrays))
+    judgement = compare(reference, with_log(make_record(), lambda log: set_step(log, 3, {"loss": None})))
     assert judgement.verdict == "invalid"
     assert "step 3" in said(judgement.findings[0].metric)
 

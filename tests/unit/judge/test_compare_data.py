@@ -114,8 +114,7 @@ def test_labels_of_other_places_are_another_draw_of_the_mask(places: list[int], 
         content = made.record.model_dump()
         content["spec"]["task"] = "masked-lm"
         content["spec"]["model"]["num_labels"] = None
-        for step in content["evidence"]["probe"]["steps"]:
-            step["batch"]["labels"] = digest_json([places, value])
+        content["evidence"]["probe"]["batches"]["labels"] = [digest_json([places, value])[:16]] * STEPS
         return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
 
     result = batch(Pair(masked([0, 1], 5), masked(places, 6)), 0, frozenset())

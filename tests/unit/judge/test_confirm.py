@@ -238,7 +238,7 @@ def test_what_varies_but_agrees_at_first_by_chance_is_nondeterminism_alone(refer
     )
     assert [cause.code for cause in state.judgement.causes] == ["nondeterminism"]
     assert "batch at step 4" in said(state.judgement.causes[0].why)
-    assert asked[0].experiment.steps == len(reference.record.evidence.probe.steps)
+    assert asked[0].experiment.steps == reference.record.evidence.probe.num_steps
 
 
 @pytest.mark.parametrize("heals", [True, False])

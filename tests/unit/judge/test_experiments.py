@@ -15,7 +15,7 @@ from plumbline.schema.evidence import Tap
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.verdict import Divergence, Finding
 
-from .conftest import PARAMETERS, STEPS, make_record
+from .conftest import PARAMETERS, STEPS, cut_to, make_record, with_log
 
 TRAINED = frozenset(PARAMETERS)
 _CODES = {
@@ -231,10 +231,8 @@ def test_only_imposed_outputs_reach_to_later_steps() -> None:
 
 def test_a_candidate_of_one_step_is_tested_over_that_step() -> None:
     whole = make_record(tap_steps=(0,))
-    probe = whole.record.evidence.probe
-    assert probe is not None
-    short = whole.record.replace(evidence=whole.record.evidence.replace(probe=probe.replace(steps=probe.steps[:1])))
+    short = with_log(whole, lambda log: cut_to(log, 1))
     for rung in ("loss", "gradient", "evaluation", "schedule"):
         for step in (0, 2):
-            (way,) = ways_of(LoadedRecord(short, whole.folder, whole.arrays), mismatch(rung, step))
+            (way,) = ways_of(short, mismatch(rung, step))
             assert way.steps == 1

@@ -29,17 +29,17 @@ from .rung_records import first_bits
 @pytest.mark.parametrize(
     ("field", "low", "high", "rung", "place"),
     [
-        ("logits_sha256", "0" * 64, "f" * 64, "forward", "logits"),
+        ("logits", "0" * 16, "f" * 16, "forward", "logits"),
         ("loss", 0.25, 0.75, "loss", "loss"),
-        ("gradients_sha256", "0" * 64, "f" * 64, "gradient", "gradient"),
-        ("gradient_norm_clipped", 0.25, 0.75, "clipped", "clipping"),
-        ("weights_sha256", "0" * 64, "f" * 64, "optimizer", "optimizer"),
+        ("gradients", "0" * 16, "f" * 16, "gradient", "gradient"),
+        ("clipped_norm", 0.25, 0.75, "clipped", "clipping"),
+        ("weights", "0" * 16, "f" * 16, "optimizer", "optimizer"),
     ],
 )
 def test_the_first_different_bit_of_an_untapped_step_is_found_in_both_directions(  # noqa: PLR0917 - pytest's
     field: str, low: Any, high: Any, rung: str, place: str, swapped: bool, step: int
 ) -> None:
-    later = at_step(5, weights_sha256="9" * 64)
+    later = at_step(5, weights="9" * 16)
     sides = [edit(make_record(), at_step(step, **{field: value})) for value in (low, high)]
     sides[1] = edit(sides[1], later)
     pair = Pair(*(reversed(sides) if swapped else sides))
@@ -60,18 +60,18 @@ def test_the_first_different_bit_of_an_untapped_step_is_found_in_both_directions
 @pytest.mark.parametrize(
     ("field", "shows", "rung"),
     [
-        ("loss_reference", "logits_sha256", "forward"),
+        ("defined_loss", "logits", "forward"),
         ("loss", None, "loss"),
-        ("gradient_norm", "gradients_sha256", "gradient"),
-        ("gradient_norm_clipped", None, "clipped"),
+        ("gradient_norm", "gradients", "gradient"),
+        ("clipped_norm", None, "clipped"),
     ],
 )
 def test_a_scalar_within_rounding_suspects_a_kernel_and_beyond_it_a_formula(
     field: str, shows: str | None, rung: str, factor: float
 ) -> None:
     made = make_record()
-    value = getattr(made.record.evidence.probe.steps[3], field)  # type: ignore[union-attr]
-    changes = {field: value * factor} | ({shows: "e" * 64} if shows else {})
+    value = getattr(made.record.evidence.probe.at(3), field)  # type: ignore[union-attr]
+    changes = {field: value * factor} | ({shows: "e" * 16} if shows else {})
     found = first_bits(Pair(made, edit(made, at_step(3, **changes))))
     assert found is not None
     assert (found.stage, found.at.step) == (rung, 3)

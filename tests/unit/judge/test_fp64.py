@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from plumbline.judge.rungs.loss import loss
 from plumbline.records import LoadedRecord
 
 from .confirmations import confirm, experiment_record
-from .conftest import Plan, make_record
+from .conftest import Plan, make_record, with_log
 from .made_records import edit, experiment
 
 CauseList = list[tuple[str, str]]
@@ -72,9 +73,8 @@ def test_a_tensor_that_is_rounding_only_stays_so_in_experiments_of_fp64(
     taps = [tap.to_json() for tap in probe.taps]
     taps[place] |= {"sha256": "f" * 64}
     after.arrays["sketches"]["sketch"][place] *= -1
-    steps = [step.to_json() for step in probe.steps]
-    steps[0] |= {"gradients_sha256": "f" * 64}
-    evidence = after.record.evidence.replace(probe=probe.replace(taps=taps, steps=steps).to_json())
+    marks = ("f" * 16, *probe.gradients[1:])
+    evidence = after.record.evidence.replace(probe=probe.replace(taps=taps, gradients=marks).to_json())
     after = LoadedRecord(after.record.replace(evidence=evidence.to_json()), after.folder, after.arrays)
     after = edit(after, experiment())
     off = loss(Pair(reference, make_record(loss_factor=1.1)), 0)
@@ -103,14 +103,11 @@ def test_a_hidden_difference_is_no_nondeterminism_after_an_equal_rerun(reference
 
 def with_losses(factors: dict[int, float], **changes: Any) -> LoadedRecord:
     """Return a record whose losses are off by these factors, with equal gradients."""
-    made = make_record(**changes)
-    probe = made.record.evidence.probe
-    assert probe is not None
-    steps = [step.to_json() for step in probe.steps]
-    for step, factor in factors.items():
-        steps[step] |= {"loss": (probe.steps[step].loss or 0.0) * factor}
-    evidence = made.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+    return with_log(make_record(**changes), partial(_scale_losses, factors))
+
+
+def _scale_losses(factors: dict[int, float], log: dict[str, Any]) -> None:
+    log["losses"] = [loss * factors.get(step, 1.0) for step, loss in enumerate(log["losses"])]
 
 
 LATE = {0: 1 + 5e-7, 1: 1 + 2e-5}
@@ -139,15 +136,7 @@ def test_fp64_on_both_sides_tells_a_loss_in_fewer_bits_from_a_formula(in_fp64: d
     reference, candidate = make_record(has_windows=True), with_losses(LATE, has_windows=True)
 
     def record(factors: dict[int, float], request: Any) -> LoadedRecord:
-        short = experiment_record(Plan(), request)
-        probe = short.record.evidence.probe
-        assert probe is not None
-        steps = [step.to_json() for step in probe.steps]
-        for step, factor in factors.items():
-            if step < len(steps):
-                steps[step] |= {"loss": (probe.steps[step].loss or 0.0) * factor}
-        evidence = short.record.evidence.replace(probe=probe.replace(steps=steps).to_json())
-        return LoadedRecord(short.record.replace(evidence=evidence.to_json()), short.folder, short.arrays)
+        return with_log(experiment_record(Plan(), request), partial(_scale_losses, factors))
 
     def run(request: Any) -> LoadedRecord:
         by_definition = any(replay.stage == "loss" for replay in request.experiment.replays)

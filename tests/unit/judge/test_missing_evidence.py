@@ -119,7 +119,7 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     ),
     "a gradient norm": ((at_step(3, gradient_norm=None),), [("probe.steps", "inconclusive", None, None)]),
     "parts of two steps": (
-        (at_step(1, rng={}), at_step(4, gradients_sha256=None)), [("probe.steps", "inconclusive", None, None)],
+        (at_step(1, generators={}), at_step(4, weights=None)), [("probe.steps", "inconclusive", None, None)],
     ),
     "two batch fields": (
         (lambda c: [c["arrays"]["batches"].pop(name) for name in ("labels", "input_ids")],),

@@ -12,7 +12,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Judgement
 from tests.said import said
 
-from .conftest import other_kernel
+from .conftest import other_kernel, set_step
 from .made_records import codes, whole
 from .test_speed_windows import checked_speed
 
@@ -156,7 +156,7 @@ def test_fewer_proofs_do_not_hide_what_a_record_shows() -> None:
 
     def slower(content: dict[str, Any]) -> None:
         content["evidence"]["probe"]["proofs"] = [proof()]
-        content["evidence"]["probe"]["steps"][1]["learning_rates"] = [1e-6]
+        set_step(content["evidence"]["probe"], 1, {"learning_rate": 1e-6})
 
     found = compare(record("probe", proof(), proof(3)), whole(checked_speed(), slower), throughput=False)
     assert (found.verdict, codes(found)) == ("drift", ["schedule"])

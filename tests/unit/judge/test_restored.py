@@ -18,7 +18,7 @@ from plumbline.schema.fact import Fact
 from plumbline.schema.verdict import Cause, Judgement
 from tests.said import said
 
-from .conftest import STEPS, make_record, other_kernel
+from .conftest import STEPS, make_record, other_kernel, set_step, with_log
 from .test_experiments import mismatch, suspected
 
 WAY = Intervention("a way", STEPS)
@@ -38,11 +38,7 @@ def made(**changes: Any) -> LoadedRecord:
 
 
 def with_step(record: LoadedRecord, step: int, **changes: Any) -> LoadedRecord:
-    probe = record.record.evidence.probe
-    assert probe is not None
-    steps = [each.replace(**changes) if each.step == step else each for each in probe.steps]
-    evidence = record.record.evidence.replace(probe=probe.replace(steps=steps))
-    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+    return with_log(record, lambda log: set_step(log, step, changes))
 
 
 def with_evaluation(record: LoadedRecord, **changes: Any) -> LoadedRecord:

@@ -9,9 +9,9 @@ import numpy as np
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch, code_of_fields
-from plumbline.schema.digest import digest_array
+from plumbline.schema.sketch import mark
 
-from .conftest import BATCH, LENGTH, STEPS
+from .conftest import BATCH, LENGTH, STEPS, set_step
 from .rung_records import STEP, Change, Content, both, code, masked, side, why
 
 
@@ -28,7 +28,7 @@ def field(name: str, value: Any, step: int = STEP) -> Change:
         )
         steps[step] = value
         arrays[name] = steps
-        content["evidence"]["probe"]["steps"][step]["batch"][name] = digest_array(np.asarray(value))
+        set_step(content["evidence"]["probe"], step, {"batch": {name: mark(np.asarray(value))}})
 
     return change
 
@@ -60,7 +60,7 @@ def test_a_batch_names_the_first_different_row_and_field() -> None:
     found, _ = both(batch, plain, side(with_values("attention_mask", {1: 0})), STEP, frozenset())
     assert "labels" not in found.suspicions[0].names
     # A field that only one of the two has, and no array shows.
-    more = side(lambda c: c["evidence"]["probe"]["steps"][STEP]["batch"].update(position_ids="e" * 64))
+    more = side(lambda c: c["evidence"]["probe"]["batches"].update(position_ids=["e" * 16] * STEPS))
     found, _ = both(batch, plain, more, STEP, frozenset())
     assert found.at.at == "position_ids"
 

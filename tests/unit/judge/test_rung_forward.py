@@ -97,15 +97,16 @@ def test_random_numbers_are_suspected_where_the_generators_or_the_mode_show_them
     )
     found, _ = both(forward, plain, side(norm, drawn, generators(STEP, torch="f")), STEP)
     assert code(found) == "operator"
-    found, other = both(forward, plain, side(norm, of_step(STEP, training_mode=False)), STEP)
+    found, other = both(forward, plain, side(norm, of_step(STEP, is_training=False)), STEP)
     assert said(found.suspicions[0].evidence)[1:] == ("the model is in evaluation mode",)
     assert said(other.suspicions[0].evidence)[1:] == ("the model is in training mode",)
     # At the last step no later state shows a draw.
     end = scaled("forward", "layer.norm", 1.01, step=STEPS - 1)
     assert (
-        code(both(forward, plain, side(end, of_step(STEPS - 1, rng={"torch": "e" * 64})), STEPS - 1)[0]) == "operator"
+        code(both(forward, plain, side(end, of_step(STEPS - 1, generators={"torch": "e" * 16})), STEPS - 1)[0])
+        == "operator"
     )
-    found, _ = both(forward, plain, side(end, of_step(STEPS - 1, training_mode=False)), STEPS - 1)
+    found, _ = both(forward, plain, side(end, of_step(STEPS - 1, is_training=False)), STEPS - 1)
     assert said(found.suspicions[0].evidence)[1:] == ("the model is in evaluation mode",)
     found, _ = both(forward, plain, side(scaled("forward", "layer.norm", 1.01, kind="Dropout")), STEP)
     assert code(found) == "operator"
@@ -115,7 +116,7 @@ def test_random_numbers_are_suspected_where_the_generators_or_the_mode_show_them
 
 def test_random_draws_are_likelier_than_another_operation() -> None:
     norm = scaled("forward", "layer.norm", 1.01)
-    found, _ = both(forward, side(), side(norm, of_step(STEP, training_mode=False)), STEP)
+    found, _ = both(forward, side(), side(norm, of_step(STEP, is_training=False)), STEP)
     assert code(found) == "rng"
     error = Pair(side(), side(norm)).errors(STEP, "forward")[2]
     assert [each.code for each in suspicions(Pair(side(), side(norm)), STEP, error)] == ["operator", "precision"]
@@ -126,7 +127,7 @@ def test_random_draws_are_likelier_than_another_operation() -> None:
 
 def test_a_loss_that_contradicts_its_logits_is_a_cause_unless_both_contradict_them_alike() -> None:
     plain = side()
-    true = plain.record.evidence.probe.steps[STEP].loss_reference or 0.0  # type: ignore[union-attr]
+    true = plain.record.evidence.probe.at(STEP).defined_loss or 0.0  # type: ignore[union-attr]
 
     def at(factor: float, **changes: Any) -> LoadedRecord:
         return side(of_step(STEP, loss=true * factor, **changes))

@@ -128,7 +128,7 @@ def test_gradients_of_one_side_only_are_missing_or_additional() -> None:
 
 def test_a_norm_is_clipped_by_the_spec() -> None:
     def at(norm: float | None, clipped: float | None) -> LoadedRecord:
-        return side(of_step(STEP, gradient_norm=norm, gradient_norm_clipped=clipped))
+        return side(of_step(STEP, gradient_norm=norm, clipped_norm=clipped))
 
     plain = at(4.0, 1.0)
     assert both(clipping, plain, at(0.5, 0.5), STEP) == (None, None)

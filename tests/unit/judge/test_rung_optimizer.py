@@ -18,7 +18,7 @@ def of_probe(**changes: Any) -> Change:
 
 
 def rates(*values: float) -> LoadedRecord:
-    return side(of_step(STEP, learning_rates=values))
+    return side(of_step(STEP, learning_rate=values))
 
 
 def test_learning_rates_are_compared_group_by_group_or_as_sets() -> None:

@@ -19,6 +19,10 @@ WEIGHTS = [[done, f"{done:016x}"] for done in (*range(9), 14)]
 GENERATORS = [[4, "a" * 16], [14, "c" * 16]]
 
 
+def of_torch(*sums: list[Any]) -> dict[str, Any]:
+    return {"generators": {"torch": sums}}
+
+
 def parted(values: list[float], step: int) -> list[float]:
     return [*values[:step], *(value + 0.25 for value in values[step:])]
 
@@ -29,13 +33,13 @@ def weighed(first: int) -> list[list[Any]]:
 
 
 def trained(processes: int = 1, **changes: Any) -> LoadedRecord:
-    given = {"losses": LOSSES, "gradient_norms": NORMS, "weights": WEIGHTS, "generators": GENERATORS} | changes
+    given = {"losses": LOSSES, "gradient_norms": NORMS, "weights": WEIGHTS} | of_torch(*GENERATORS) | changes
     machine = {"num_processes": processes}
     return whole(checked_speed(), lambda content: log(content).update(given), fingerprint=machine)
 
 
 FIRST: dict[str, tuple[dict[str, Any], str, int]] = {
-    "draws": ({"losses": parted(LOSSES, 3), "generators": [[4, "b" * 16], [14, "d" * 16]]}, "rng", 3),
+    "draws": ({"losses": parted(LOSSES, 3)} | of_torch([4, "b" * 16], [14, "d" * 16]), "rng", 3),
     # A module, its settings, or its dropout.
     "the first loss": ({"losses": parted(LOSSES, 0)}, "operator", 0),
     # A gradient of an equal loss, as of one that contains the step before.
@@ -128,16 +132,16 @@ def test_a_process_with_weights_of_its_own_is_a_drift_whatever_the_machine(
 
 
 STARTS: dict[str, dict[str, Any]] = {
-    "a seed": {"generators": [[0, "f" * 16], *GENERATORS]},
+    "a seed": of_torch([0, "f" * 16], *GENERATORS),
     "a rate of dropout": {"dropout": [0.2]},
-    "a draw before the first proven step": {"generators": [[0, "e" * 16], [4, "b" * 16], [14, "d" * 16]]},
+    "a draw before the first proven step": of_torch([0, "e" * 16], [4, "b" * 16], [14, "d" * 16]),
 }
 
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_seed_or_a_rate_of_dropout_is_named_whatever_the_machine(name: str) -> None:
     """Windows have no dropout, and behind other kernels no loss is due."""
-    honest = {"generators": [[0, "e" * 16], *GENERATORS], "dropout": [0.1]}
+    honest = {"dropout": [0.1]} | of_torch([0, "e" * 16], *GENERATORS)
     left = trained(**honest)
     right = rounded(checked_speed(), lambda content: log(content).update(honest | STARTS[name]))
     judgement = compare(left, right, throughput=False)
@@ -146,8 +150,8 @@ def test_a_seed_or_a_rate_of_dropout_is_named_whatever_the_machine(name: str) ->
 
 
 def test_several_processes_and_releases_of_torch_may_start_from_other_generators() -> None:
-    left = trained(generators=[[0, "e" * 16], *GENERATORS])
-    seeds = {"generators": [[0, "f" * 16], *GENERATORS]}
+    left = trained(**of_torch([0, "e" * 16], *GENERATORS))
+    seeds = of_torch([0, "f" * 16], *GENERATORS)
     for machine in ({"num_processes": 2}, {"packages": {"torch": "9.9"}}):
         fingerprint = other_kernel() | machine
         right = rounded(checked_speed(), lambda content: log(content).update(seeds), fingerprint=fingerprint)

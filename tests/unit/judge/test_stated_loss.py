@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from plumbline.judge import compare
-from plumbline.records import LoadedRecord
 from tests.said import said
 
-from .conftest import make_record
+from .conftest import make_record, set_all, with_log
 
 
 @pytest.mark.parametrize(
@@ -34,9 +33,5 @@ def test_a_loss_that_differs_from_a_right_one_is_named_once() -> None:
 def test_a_loss_near_zero_is_beside_the_rounding_of_its_logits(loss: float, verdict: str) -> None:
     """A model that is sure of one label has a loss of log(1 + e^-d): fp32 rounds that sum to 1."""
     record = make_record()
-    assert record.record.evidence.probe is not None
-    probe = record.record.evidence.probe
-    steps = tuple(step.replace(loss=loss, loss_reference=3e-8) for step in probe.steps)
-    evidence = record.record.evidence.replace(probe=probe.replace(steps=steps))
-    sure = LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+    sure = with_log(record, lambda log: set_all(log, loss=loss, defined_loss=3e-8))
     assert compare(sure, sure).verdict == verdict

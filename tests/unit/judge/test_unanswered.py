@@ -14,7 +14,7 @@ from plumbline.schema.fact import Fact
 from plumbline.schema.record import RunRecord
 
 from .confirmations import Laboratory, confirm, experiment_record, snapping
-from .conftest import Plan
+from .conftest import Plan, cut_to
 from .made_records import Content, compare, learned
 from .test_learn import LOGGED, rerun_of
 
@@ -23,7 +23,8 @@ def first_steps(content: Content, count: int) -> None:
     """Keep the first steps of the evidence, and their parts."""
     probe, arrays = content["evidence"]["probe"], content["arrays"]
     places = [place for place, tap in enumerate(probe["taps"]) if tap["step"] < count]
-    probe |= {"steps": probe["steps"][:count], "taps": [probe["taps"][place] for place in places]}
+    cut_to(probe, count)
+    probe["taps"] = [probe["taps"][place] for place in places]
     arrays["batches"] = {name: values[:count] for name, values in arrays["batches"].items()}
     arrays["sketches"] = {"sketch": arrays["sketches"]["sketch"][places]}
 

@@ -15,7 +15,7 @@ from plumbline.schema.digest import digest_array
 from plumbline.schema.record import RunRecord
 from tests.said import said
 
-from .conftest import EVALUATION_ROWS, STEPS, make_record, other_kernel
+from .conftest import EVALUATION_ROWS, STEPS, cut_to, make_record, other_kernel, set_all, set_step
 from .made_records import LEARN, Content, evaluation, keep_taps, probe, whole
 
 
@@ -24,16 +24,12 @@ def learn_stops(content: Content) -> None:
 
 
 def five_steps(content: Content) -> None:
-    probe(content)["steps"] = probe(content)["steps"][:5]
+    cut_to(probe(content), 5)
     content["arrays"]["batches"] = {name: steps[:5] for name, steps in content["arrays"]["batches"].items()}
 
 
 def edit_step(**changes: Any) -> Callable[[Content], None]:
-    def change(content: Content) -> None:
-        steps = list(probe(content)["steps"])
-        probe(content)["steps"] = [*steps[:3], {**steps[3], **changes}, *steps[4:]]
-
-    return change
+    return lambda content: set_step(probe(content), 3, changes)
 
 
 def first_tap(tap: Content) -> bool:
@@ -50,11 +46,11 @@ CASES: dict[str, tuple[Callable[[Content], None], str]] = {
     "a speed of 1 step": (lambda c: c["evidence"]["speed"].update(steps=1), "speed.steps"),
     "no states of the generators": (lambda c: c["arrays"].update(state={}), "probe.state"),
     "one step without states": (lambda c: c["arrays"]["state"].pop("rng/3"), "probe.state"),
-    "one step without a digest of the generators": (edit_step(rng={}), "probe.steps"),
-    "one step without gradients": (edit_step(gradients_sha256=None), "probe.steps"),
+    "one step without a digest of the generators": (edit_step(generators={}), "probe.steps"),
+    "one step without gradients": (edit_step(gradients=None), "probe.log"),
     "one step without a gradient norm": (edit_step(gradient_norm=None), "probe.steps"),
-    "one step without learning rates": (edit_step(learning_rates=()), "probe.steps"),
-    "one step without the digest of its labels": (edit_step(batch={"row_ids": "a" * 64}), "probe.steps"),
+    "one step without learning rates": (lambda c: probe(c).update(learning_rates=()), "probe.log"),
+    "one step without the digest of its labels": (edit_step(batch={"labels": None}), "probe.log"),
     "1 of 30 taps": (lambda c: keep_taps(c, first_tap), "probe.taps"),
     "no taps of the last step": (lambda c: keep_taps(c, lambda tap: tap["step"] != STEPS - 1), "probe.taps"),
     "no taps of gradients": (lambda c: keep_taps(c, lambda tap: tap["stage"] != "gradient"), "probe.taps"),
@@ -219,8 +215,7 @@ def test_a_parameter_that_gets_no_gradient_in_one_of_the_two_is_a_drift_of_the_g
 
     def without(content: Content) -> None:
         keep_taps(content, lambda tap: (tap["stage"], tap["name"]) != ("gradient", "head.weight"))
-        for step in probe(content)["steps"]:
-            step["gradients_sha256"] = "f" * 64
+        set_all(probe(content), gradients="f" * 16)
 
     for pair in ((whole(), whole(without)), (whole(without), whole())):
         judgement = compare(*pair)

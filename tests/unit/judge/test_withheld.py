@@ -15,7 +15,7 @@ from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
 
-from .conftest import GENERATORS, make_record
+from .conftest import GENERATORS, make_record, set_all
 from .made_records import Content, edit, evaluation, in_spec, keep_taps, probe, rounded, whole, windows
 from .test_wrong_reference import NAMES, make_round
 
@@ -158,10 +158,7 @@ def test_a_failed_selfcheck_is_a_drift_whatever_the_reference_has(shared: bool) 
 
 
 def of_steps(**fields: Any) -> Change:
-    def change(content: Content) -> None:
-        probe(content)["steps"] = [{**step, **fields} for step in probe(content)["steps"]]
-
-    return change
+    return lambda content: set_all(probe(content), **fields)
 
 
 def of_taps(**fields: Any) -> Change:
@@ -186,10 +183,10 @@ def log(content: Content) -> Content:
 
 LISTS = ("num_rows", "losses", "learning_rates")
 EMPTY_LOG: Content = {**{key: [] for key in LISTS}, "batches": {}, "weights": []}
-TORCH = {"torch": "3" * 64}
+TORCH = {"torch": "3" * 16}
 BOTH: dict[str, tuple[Change, str]] = {
-    "no torch generator": (of_steps(rng=GENERATORS), "inconclusive"),
-    "a generator of an unknown name": (of_steps(rng=GENERATORS | TORCH | {"bogus": "4" * 64}), "inconclusive"),
+    "no torch generator": (of_steps(generators=GENERATORS), "inconclusive"),
+    "a generator of an unknown name": (of_steps(generators=GENERATORS | TORCH | {"bogus": "4" * 16}), "inconclusive"),
     "no optimizer settings": (settings(), "inconclusive"),
     "no optimizer": (lambda c: probe(c).update(optimizer=[]), "inconclusive"),
     "no loss of the evaluation": (lambda c: probe(c)["evaluation"].update(loss=None), "invalid"),
@@ -229,7 +226,7 @@ def test_a_gpus_generator_belongs_to_its_record() -> None:
     gpu = {"name": "g", "uuid": "u", "memory_bytes": 1}
     lost = edit(whole(), lambda c: c["fingerprint"].update(gpus=[gpu]))
     assert not stands_alone(lost)
-    assert stands_alone(edit(lost, of_steps(rng=GENERATORS | TORCH | {"cuda:0": "5" * 64})))
+    assert stands_alone(edit(lost, of_steps(generators=GENERATORS | TORCH | {"cuda:0": "5" * 16})))
 
 
 @pytest.mark.parametrize("key", ["betas.0", "eps", "weight_decay", "class"])
@@ -276,7 +273,7 @@ WITHHELD: dict[str, Change] = {
     "the shards": lacks_shards,
     "a row": read_fewer_rows,
     "the digest of its rows": lambda c: c["evidence"]["data"].update(rows_sha256="f" * 64),
-    "its generators": of_steps(rng=GENERATORS),
+    "its generators": of_steps(generators=GENERATORS),
     "its log": lambda c: c["evidence"]["learn"].update(batches={}),
     "its evaluation's step": lambda c: probe(c)["evaluation"].update(step=3000),
     "its norms": of_taps(norm=None),
