@@ -102,7 +102,7 @@ def _bits(record: LoadedRecord) -> dict[str, Any]:
     evidence = record.record.evidence
     probe, speed, learn = evidence.probe, evidence.speed, evidence.learn
     return {
-        "probe": probe and [step.weights_sha256 for step in probe.steps] + [step.loss for step in probe.steps],
+        "probe": probe and [*probe.weights, *probe.losses],
         "speed": speed and [*speed.losses[:16], *speed.weights[:16]],
         "learn": learn and [*learn.losses, learn.last_weights],
     }

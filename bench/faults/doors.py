@@ -43,9 +43,9 @@ def on_one_gpu(loaded: LoadedRecord) -> LoadedRecord:
     record = loaded.record
     assert record.evidence.probe is not None
     probe = record.evidence.probe
-    steps = tuple(step.replace(rng={**step.rng, "cuda:0": "0" * 64}) for step in probe.steps)
+    generators = {**probe.generators, "cuda:0": tuple((step, "0" * 16) for step in range(probe.num_steps))}
     changed = record.replace(
         fingerprint=record.fingerprint.replace(gpus=(_GPU,)),
-        evidence=record.evidence.replace(probe=probe.replace(steps=steps)),
+        evidence=record.evidence.replace(probe=probe.replace(generators=generators)),
     )
     return LoadedRecord(changed, loaded.folder, loaded.arrays)

@@ -133,7 +133,7 @@ def _portable(record: LoadedRecord) -> str:
 def _native(record: LoadedRecord) -> str:
     """Return the digest of the native training: each step's logits, gradients and weights, and the learning curve."""
     probe, learn = record.record.evidence.probe, record.record.evidence.learn
-    steps = [[step.logits_sha256, step.gradients_sha256, step.weights_sha256] for step in probe.steps] if probe else []
+    steps = [[step.logits, step.gradients, step.weights] for step in probe.steps_of()] if probe else []
     return digest_json([steps, learn.losses if learn else None])[:12]
 
 

@@ -16,7 +16,7 @@ _MAX_LOSSES = 2_000_000
 
 Marks = Annotated[tuple[ShortDigest, ...], Field(max_length=MAX_LOGGED), FailFast()]
 Numbers = Annotated[tuple[Number | None, ...], Field(max_length=MAX_LOGGED), FailFast()]
-Rates = Annotated[tuple[Number, ...], Field(max_length=1000)]
+Rates = Annotated[tuple[Number, ...], Field(min_length=1, max_length=1000)]
 Modes = Annotated[tuple[bool, ...], Field(max_length=MAX_LOGGED), FailFast()]
 Formats = Annotated[tuple[Label, ...], Field(max_length=MAX_LOGGED), FailFast()]
 Sums = Annotated[tuple[tuple[Step, ShortDigest], ...], Field(max_length=MAX_LOGGED), FailFast()]

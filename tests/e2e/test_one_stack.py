@@ -82,7 +82,7 @@ def test_two_platforms_train_the_same_and_the_round_passes(folder, kept, tmp_pat
         (record,) = platform["records"]
         loaded = central.get_record(record, tmp_path / record)
         probe = loaded.record.evidence.probe
-        evidence[name] = [(step.batch, step.weights_sha256, step.rng) for step in probe.steps]
+        evidence[name] = [(step.batch, step.weights, step.generators) for step in probe.steps_of()]
         assert loaded.record.evidence.data.shards
     assert evidence["aws-local"] == evidence["azure-local"]
     assert [run.state_name for run in kept.flow_runs("plumbline-regression")] == ["Completed"]

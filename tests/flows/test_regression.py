@@ -281,8 +281,7 @@ def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_a
 def drifting(material: Material) -> Measurement:
     """Return evidence of p01 as if trained with twice the learning rate."""
     probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
-    for step in probe["steps"]:
-        step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]
+    probe["learning_rates"] = [rate * 2 for rate in probe["learning_rates"]]
     return lambda order: {"probe": probe} if order["platform"] == "p01" else {}
 
 

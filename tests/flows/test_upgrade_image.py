@@ -92,8 +92,7 @@ def test_a_drift_of_the_image_is_confirmed_by_a_repeat_of_the_own(
 ) -> None:
     suite = kubernetes_suite(client, tmp_path, "image-drift", material)
     probe = json.loads((material[1] / RECORD_NAME).read_bytes())["evidence"]["probe"]
-    for step in probe["steps"]:
-        step["learning_rates"] = [rate * 2 for rate in step["learning_rates"]]
+    probe["learning_rates"] = [rate * 2 for rate in probe["learning_rates"]]
     workers = Pods(suite, server, material[1], tmp_path, {"probe": probe})
     outcome, state = play(suite, workers)
     assert outcome is not None

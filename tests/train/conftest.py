@@ -185,7 +185,7 @@ def _default_determinism() -> Iterator[None]:
 
 def differing_steps(trained: Trained, other: Trained, field: str) -> list[int]:
     """Return the steps at which a field of the evidence differs."""
-    pairs = zip(trained.probe.steps, other.probe.steps, strict=True)
+    pairs = zip(trained.probe.steps_of(), other.probe.steps_of(), strict=True)
     return [a.step for a, b in pairs if getattr(a, field) != getattr(b, field)]
 
 

@@ -69,8 +69,8 @@ def test_the_loss_is_that_of_the_next_token(trained: Trained) -> None:
     batches = trained.arrays("batches")
     real = batches["attention_mask"] == 1
     np.testing.assert_array_equal(batches["labels"], np.where(real, batches["input_ids"], -100))
-    for step in trained.probe.steps:
-        assert step.loss == pytest.approx(step.loss_reference, rel=1e-6)
+    for step in trained.probe.steps_of():
+        assert step.loss == pytest.approx(step.defined_loss, rel=1e-6)
     evaluation = trained.probe.evaluation
     assert 0 <= evaluation.accuracy <= 1
     assert trained.arrays("evaluation")["logits"].shape == (8, 1)
@@ -86,7 +86,7 @@ def test_unshifted_labels_are_a_drift_of_the_loss_also_where_both_sides_have_the
     trained: Trained, causal: Workshop
 ) -> None:
     bad = faulty(causal, unshifted)
-    assert abs(bad.probe.steps[0].loss - bad.probe.steps[0].loss_reference) > 1e-3
+    assert abs(bad.probe.at(0).loss - bad.probe.at(0).defined_loss) > 1e-3
     for reference in (trained, bad):
         judgement = judged(reference, bad)
         assert judgement.verdict == "drift"

@@ -157,7 +157,7 @@ def test_a_training_prints_one_document_and_may_be_repeated_but_not_from_a_store
     again = read_record(tmp_path / "out")
     assert again.started_at > baseline.record.started_at
     assert (again.exit.status, again.platform) == ("completed", "here")
-    assert again.evidence.probe.steps[-1].weights_sha256 == baseline.probe.steps[-1].weights_sha256
+    assert again.evidence.probe.weights[-1] == baseline.probe.weights[-1]
 
 
 BLOCKED = """

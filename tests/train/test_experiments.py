@@ -30,7 +30,7 @@ def files(workshop: Workshop, baseline: Trained) -> dict[str, object]:
 
 
 def equal(trained: Trained, other: Trained) -> bool:
-    return other.probe.steps == trained.probe.steps[: len(other.probe.steps)]
+    return other.probe.steps_of() == trained.probe.steps_of(other.probe.num_steps)
 
 
 @pytest.mark.parametrize("replay", NOTHING, ids=lambda replay: replay["stage"])
@@ -44,7 +44,7 @@ def test_putting_back_what_is_there_changes_nothing(workshop: Workshop, baseline
 
 def test_a_shorter_run_is_the_start_of_the_longer_one(workshop: Workshop, baseline: Trained) -> None:
     short = workshop.experiment(workshop.spec(), {"steps": 2})
-    assert len(short.probe.steps) == 2
+    assert short.probe.num_steps == 2
     assert equal(baseline, short)
     assert short.record.evidence.data == baseline.record.evidence.data
 
@@ -95,9 +95,9 @@ def test_imposed_outputs_hide_the_module_that_computes_something_else(workshop: 
     capture = {"capture.safetensors": kept.folder / "capture.safetensors"}
     healed = workshop.experiment(spec, {"steps": 1, "replays": [replay]}, capture)
     assert max(error for key, error in tap_errors(baseline, healed).items() if key[1] == "forward") == 0
-    assert healed.probe.steps[0].logits_sha256 == baseline.probe.steps[0].logits_sha256
+    assert healed.probe.at(0).logits == baseline.probe.at(0).logits
     # The way back still goes through the wrong function: only its outputs were put back.
-    assert healed.probe.steps[0].gradients_sha256 != baseline.probe.steps[0].gradients_sha256
+    assert healed.probe.at(0).gradients != baseline.probe.at(0).gradients
 
 
 def test_batches_put_back_undo_another_order(
@@ -144,7 +144,7 @@ def test_settings_put_back_undo_a_library_that_changes_them(
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     spec = workshop.spec()
     faulty = workshop.experiment(spec, {})
-    assert [step.logits_dtype for step in faulty.probe.steps[:2]] == ["float32", "bfloat16"]
+    assert [step.logits_dtype for step in faulty.probe.steps_of()[:2]] == ["float32", "bfloat16"]
     healed = workshop.experiment(spec, {"replays": [{"stage": "settings"}]})
     torch.set_autocast_enabled("cpu", False)
     assert equal(baseline, healed)
@@ -162,13 +162,15 @@ def test_generators_put_back_undo_a_library_that_draws(
 
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     spec = workshop.spec()
-    assert differing_steps(baseline, workshop.experiment(spec, {}), "rng") == [1, 2, 3, 4, 5]
+    assert differing_steps(baseline, workshop.experiment(spec, {}), "generators") == [1, 2, 3, 4, 5]
     replay = {"stage": "rng", "source": "state.safetensors"}
     assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, files(workshop, baseline)))
 
 
 def loss_errors(trained: Trained, other: Trained) -> float:
-    return max(abs(a.loss - b.loss) / a.loss for a, b in zip(trained.probe.steps, other.probe.steps, strict=True))
+    return max(
+        abs(a.loss - b.loss) / a.loss for a, b in zip(trained.probe.steps_of(), other.probe.steps_of(), strict=True)
+    )
 
 
 def test_the_loss_by_definition_undoes_another_loss(
@@ -181,7 +183,7 @@ def test_the_loss_by_definition_undoes_another_loss(
     spec = workshop.spec()
     faulty = workshop.experiment(spec, {})
     assert loss_errors(baseline, faulty) > 1e-4
-    assert abs(faulty.probe.steps[0].loss_reference - faulty.probe.steps[0].loss) > 1e-6
+    assert abs(faulty.probe.at(0).defined_loss - faulty.probe.at(0).loss) > 1e-6
     healed = workshop.experiment(spec, {"replays": [{"stage": "loss"}]})
     assert loss_errors(baseline, healed) < 1e-5
 
@@ -213,7 +215,7 @@ def test_the_update_by_definition_clears_gradients_that_the_optimizer_does_not_k
 
     monkeypatch.setattr(engine, "make_optimizer", made)
     restored = workshop.experiment(workshop.spec(), {"replays": [{"stage": "optimizer"}]})
-    norms = [[step.gradient_norm for step in run.probe.steps] for run in (baseline, restored)]
+    norms = [[step.gradient_norm for step in run.probe.steps_of()] for run in (baseline, restored)]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
 
 
@@ -225,7 +227,7 @@ def test_the_schedule_by_definition_undoes_another_schedule(
         torch.optim.lr_scheduler, "LambdaLR", lambda optimizer, rule: plain(optimizer, lambda step: rule(step + 1))
     )
     spec = workshop.spec()
-    assert differing_steps(baseline, workshop.experiment(spec, {}), "learning_rates")
+    assert differing_steps(baseline, workshop.experiment(spec, {}), "learning_rate")
     assert equal(baseline, workshop.experiment(spec, {"replays": [{"stage": "schedule"}]}))
 
 
@@ -242,7 +244,7 @@ def test_evaluation_by_definition_undoes_one_in_training_mode(
 
 def test_a_precision_can_be_asked_for(workshop: Workshop) -> None:
     result = workshop.experiment(workshop.spec(), {"precision": "fp64", "steps": 1})
-    assert result.probe.steps[0].logits_dtype == "float64"
+    assert result.probe.at(0).logits_dtype == "float64"
 
 
 def test_portable_windows_can_be_asked_for(workshop: Workshop, baseline: Trained) -> None:

@@ -109,8 +109,8 @@ def test_a_loss_that_is_no_number_stops_at_its_step(workshop: Workshop, monkeypa
     assert (record.exit.status, record.exit.code, record.exit.part, record.exit.step) == (
         "failed", "non-finite", "probe", 3,
     )  # fmt: skip
-    assert [step.step for step in record.evidence.probe.steps] == [0, 1, 2, 3]
-    assert record.evidence.probe.steps[3].loss is None
+    assert list(range(record.evidence.probe.num_steps)) == [0, 1, 2, 3]
+    assert record.evidence.probe.at(3).loss is None
     assert load_file(workshop.folder / f"out-{workshop._count}" / "batches.safetensors")["row_ids"].shape == (4, 8)
 
 
@@ -535,7 +535,7 @@ def test_windows_without_memory_cost_themselves_and_not_the_record(
     assert trained.record.exit.status == "completed"
     assert trained.probe.portable.lost
     assert trained.probe.portable.windows == ()
-    assert trained.probe.steps == baseline.probe.steps
+    assert trained.probe.steps_of() == baseline.probe.steps_of()
     assert trained.probe.evaluation == baseline.probe.evaluation
 
 

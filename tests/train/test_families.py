@@ -133,7 +133,7 @@ def test_both_tasks_and_the_learn_part_run_on_every_family(family_of, tmp_path, 
     root, spec = family_of(family, "masked-lm")
     record = read_record(train(root, spec.replace(learn=LEARN), tmp_path / "r"))
     assert record.exit.status == "completed"
-    assert all(step.loss is not None for step in record.evidence.probe.steps)
+    assert all(step.loss is not None for step in record.evidence.probe.steps_of())
     assert len(record.evidence.learn.evaluations) == 1
 
 

@@ -60,8 +60,8 @@ def test_uneven_micro_batches_weigh_their_tokens(masked: Workshop, hidden: Train
     parts = masked.train(masked.spec(optimizer={"accumulation_steps": 8}))
     assert not differing_steps(hidden, parts, "batch")
     assert within_limits(hidden, parts)
-    for step in parts.probe.steps:
-        assert math.isclose(step.loss, step.loss_reference, rel_tol=1e-6)
+    for step in parts.probe.steps_of():
+        assert math.isclose(step.loss, step.defined_loss, rel_tol=1e-6)
 
 
 def test_tied_weights_are_one_parameter(hidden: Trained) -> None:
@@ -88,7 +88,7 @@ def test_a_batch_with_nothing_hidden_has_no_loss_but_no_failure_either(masked: W
     result = masked.train(spec)
     labels = result.arrays("batches")["labels"]
     assert ((labels != -100).any(axis=-1) == 0).any(), "the draw no longer holds a row without hidden tokens"
-    assert all(torch.isfinite(torch.tensor(step.loss)) for step in result.probe.steps)
+    assert all(torch.isfinite(torch.tensor(step.loss)) for step in result.probe.steps_of())
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

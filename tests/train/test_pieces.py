@@ -216,7 +216,7 @@ def test_the_same_values_with_and_without_datasets(workshop: Workshop, monkeypat
     )
     other = workshop.train(spec)
     assert other.record.evidence.data == item.record.evidence.data
-    assert [step.batch for step in other.probe.steps] == [step.batch for step in item.probe.steps]
+    assert [step.batch for step in other.probe.steps_of()] == [step.batch for step in item.probe.steps_of()]
 
 
 @pytest.mark.long

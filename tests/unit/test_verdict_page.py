@@ -11,6 +11,7 @@ import pytest
 from plumbline.judge import compare
 from plumbline.schema.errors import ExitCode
 
+from .judge.conftest import set_step
 from .judge.made_records import probe, whole
 
 ROOT = Path(__file__).parents[2]
@@ -19,8 +20,7 @@ WINGS = ("plumbline/judge/README.md", "plumbline/night/README.md")
 
 
 def without_a_norm(content: dict[str, Any]) -> None:
-    steps = list(probe(content)["steps"])
-    probe(content)["steps"] = [*steps[:3], {**steps[3], "gradient_norm": None}, *steps[4:]]
+    set_step(probe(content), 3, {"gradient_norm": None})
 
 
 @pytest.fixture(scope="module")

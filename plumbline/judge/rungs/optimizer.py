@@ -59,7 +59,7 @@ def other_rates(ours: _Rate, theirs: _Rate) -> tuple[Statement, float | None, fl
 
 
 def _listed(rates: tuple[float, ...]) -> str:
-    return ", ".join(map(str, rates)) or "absent"
+    return ", ".join(map(str, rates))
 
 
 def settings(pair: Pair) -> Mismatch | None:

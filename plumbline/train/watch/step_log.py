@@ -158,7 +158,7 @@ class StepLogger(Observer):
             done, states = each[0]
             for name, mark in states.items():
                 own = [of_process.get(name) for _, of_process in each]
-                shown = mark if len(own) == 1 else digest_json(own)[:SHORT_DIGITS]
+                shown = mark if len(set(own)) == 1 else digest_json(own)[:SHORT_DIGITS]
                 self.columns["generators"].setdefault(name, []).append((done, shown))
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in _by_step(everyone, "sums")]
         for place, name in enumerate(self._names):

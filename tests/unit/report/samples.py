@@ -105,16 +105,15 @@ def _probe(layers: int, noise: float, start: str, wobble: float) -> tuple[dict, 
         })  # fmt: skip
         sketches.append(value)
     losses = [0.71 - 0.012 * step + 0.01 * math.sin(step) + (noise * 2 + wobble) * 1.08**step for step in range(STEPS)]
-    steps = [
-        {
-            "step": step, "batch": {"labels": "d" * 64}, "rng": {"torch": "e" * 64}, "training_mode": True,
-            "logits_sha256": digest_json(loss), "logits_dtype": "float32", "loss": loss, "loss_dtype": "float32",
-            "loss_reference": loss, "gradient_norm": 1.2, "gradient_norm_clipped": 1.0, "gradients_sha256": "a" * 64,
-            "learning_rates": [5e-4], "weights_sha256": digest_json([loss]),
-        }
-        for step, loss in enumerate(losses)
-    ]  # fmt: skip
-    probe = {"steps": steps, "taps": taps, "optimizer": []}
+    probe = {
+        "batches": {"labels": ["d" * 16] * STEPS}, "losses": losses, "defined_losses": losses,
+        "generators": {"torch": [(step, "e" * 16) for step in range(STEPS)]}, "is_training": [True] * STEPS,
+        "logits": [digest_json(loss)[:16] for loss in losses], "logits_dtype": ["float32"] * STEPS,
+        "loss_dtype": ["float32"] * STEPS, "gradient_norms": [1.2] * STEPS, "clipped_norms": [1.0] * STEPS,
+        "gradients": ["a" * 16] * STEPS, "learning_rates": [5e-4] * STEPS, "dropout": [],
+        "weights": [(step + 1, digest_json([loss])[:16]) for step, loss in enumerate(losses)],
+        "taps": taps, "optimizer": [],
+    }  # fmt: skip
     return probe, np.array(sketches)
 
 

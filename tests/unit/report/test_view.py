@@ -171,8 +171,8 @@ def test_a_missing_loss_leaves_a_gap_and_is_not_equal_to_another_missing_loss():
     for name in ("aws", "azure"):
         item = record(name)
         probe = item.record.evidence.probe
-        steps = [step.replace(loss=None) if step.step == 7 else step for step in probe.steps]
-        evidence = item.record.evidence.replace(probe=probe.replace(steps=tuple(steps)))
+        losses = [None if step == 7 else loss for step, loss in enumerate(probe.losses)]
+        evidence = item.record.evidence.replace(probe=probe.replace(losses=losses))
         records[name] = type(item)(item.record.replace(evidence=evidence), item.folder, item.arrays)
     view = made_view(verdict_of("pass", {"aws": passing(), "azure": passing()}), records, reference="aws")
     assert "not equal: losses" in view.workloads[0].words[0]

@@ -191,8 +191,7 @@ def altered(made: LoadedRecord, **evidence: Any) -> LoadedRecord:
 def rates_of_text(made: LoadedRecord) -> LoadedRecord:
     """Change what only a comparison with a different record computes with."""
     probe: ProbeEvidence = made.record.evidence.probe  # type: ignore[assignment]
-    steps = [step.model_copy(update={"learning_rates": ("fast",)}) for step in probe.steps]
-    return altered(made, probe=probe.model_copy(update={"steps": tuple(steps)}))
+    return altered(made, probe=probe.model_copy(update={"learning_rates": ("fast",) * probe.num_steps}))
 
 
 def huge_memory(made: LoadedRecord) -> LoadedRecord:
@@ -278,7 +277,7 @@ def test_records_that_memory_has_no_room_for_are_read_again_and_judged_alike(
 def other_loss(folder: Path) -> None:
     path = folder / RECORD_NAME
     content = json.loads(path.read_bytes())
-    content["evidence"]["probe"]["steps"][0]["loss"] *= 2
+    content["evidence"]["probe"]["losses"][0] *= 2
     path.write_text(json.dumps(content), "utf-8")
 
 
