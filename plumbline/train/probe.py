@@ -237,6 +237,7 @@ class ProbeRun:
         if context.ranks.is_first:
             self._evaluate(engine)
         book.close()
+        log.close()
         engine.observer = Observer()
 
     def run(self) -> None:

@@ -78,7 +78,7 @@ def test_the_notebook_trains_compares_and_imports(bundle, tmp_path):
     result, expected = read_record(record), read_record(reference)
     assert result.platform == "notebook"
     assert result.evidence.probe.steps_of() == expected.evidence.probe.steps_of()
-    assert f"weights {result.evidence.probe.weights[-1][1]}" in output["record"]
+    assert f"weights {result.evidence.probe.steps_of()[-1].weights}" in output["record"]
     assert (tmp_path / "central" / "records" / result.record_id / "record.json").is_file()
     assert socket.gethostname() == result.fingerprint.hostname
 

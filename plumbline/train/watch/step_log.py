@@ -43,6 +43,8 @@ class StepLogger(Observer):
         """The log so far, as JSON."""
         self.columns |= {name: self.columns.get(name, []) for name in (*_LISTS, "inconsistent")}
         self.columns |= {name: self.columns.get(name, {}) for name in ("batches", "generators")}
+        kinds = (nn.Dropout, PortableDropout)
+        self._dropout = sorted({float(each.p) for each in engine.bare.modules() if isinstance(each, kinds)})
         self._num_steps = len(self.columns["losses"])
         self._keys: dict[tuple[int, int, int], torch.Tensor] = {}
         self._names: list[str] = []
@@ -186,10 +188,12 @@ class StepLogger(Observer):
                     self.columns["inconsistent"].append(found.to_json())
 
     def log(self) -> dict[str, Any]:
-        """Return the columns read so far, with the model's dropout."""
-        kinds = (nn.Dropout, PortableDropout)
-        rates = sorted({float(each.p) for each in self._engine.bare.modules() if isinstance(each, kinds)})
-        return {**self.columns, "dropout": rates}
+        """Return the columns read so far, with the rates of the model's dropout."""
+        return {**self.columns, "dropout": self._dropout}
+
+    def close(self) -> None:
+        """Release the engine and model; keep the columns."""
+        del self._engine
 
 
 def _by_step(everyone: Sequence[dict[str, Any]], name: str) -> list[tuple[Any, ...]]:
