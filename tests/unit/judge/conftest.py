@@ -38,7 +38,9 @@ def set_step(log: dict[str, Any], step: int, values: dict[str, Any]) -> None:
                 log["batches"][key] = _placed(log["batches"].get(key, ()), step, each)
         elif name == "generators":
             known = log["generators"]
-            log["generators"] = {key: _summed(known.get(key, ()), step, value.get(key)) for key in {*known, *value}}
+            log["generators"] = {
+                key: _summed(known.get(key, ()), step, value.get(key)) for key in dict.fromkeys((*known, *value))
+            }
         elif name == "weights":
             log["weights"] = _summed(log["weights"], step + 1, value)
         else:
