@@ -211,6 +211,7 @@ class Engine:
             if self.keeps_graphs:
                 torch.compiler.cudagraph_mark_step_begin()
             outputs = self.model(**self._inputs(piece))
+            outputs.loss = self.task.loss(outputs, piece["labels"])
             loss = self.observer.loss(outputs, piece["labels"]) if share else _nothing(outputs.logits)
         self.observer.forward_done(outputs, loss)
         self.clock.mark("forward")

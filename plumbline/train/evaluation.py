@@ -81,7 +81,8 @@ class Recount:
         return model.register_forward_hook(self._add, with_kwargs=True)
 
     def _add(self, _model: nn.Module, _given: Any, named: dict[str, Any], outputs: Any) -> None:
-        found = self._task.recount(outputs.logits, named["labels"], outputs.loss)
+        loss = self._task.loss(outputs, named["labels"])
+        found = self._task.recount(outputs.logits, named["labels"], loss)
         self._right += found.num_correct
         self._loss += found.loss
         self._terms += found.num_terms
@@ -103,10 +104,11 @@ def evaluate(
     sums = _Sums(task)
     names = input_fields(model)
     for batch in make_loader(rows, batch_size, device):
+        fields = {name: batch[name].to(device) for name in names}
         with autocast(precision, device):
-            outputs = model(**{name: batch[name].to(device) for name in names})
-        loss = float(outputs.loss.double()) * task.num_terms(batch["labels"])
-        sums.add(batch, host_array(outputs.logits), loss)
+            outputs = model(**fields)
+            loss = task.loss(outputs, fields["labels"])
+        sums.add(batch, host_array(outputs.logits), float(loss.double()) * task.num_terms(batch["labels"]))
     during = any(module.training for module in model.modules())
     model.train(was_training)
     return sums.evidence(step, training_mode=during)

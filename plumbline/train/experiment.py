@@ -138,7 +138,8 @@ class Intervention(Observer):
     def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss, recomputed by its definition if the experiment says so."""
         if self._bundle.has("loss"):
-            return self._engine.task.loss(outputs.logits, labels)
+            logits = outputs.logits
+            return self._engine.task.defined_loss(logits if logits.dtype == torch.float64 else logits.float(), labels)
         return super().loss(outputs, labels)
 
     def _impose_gradients(self, stage: Stage) -> None:

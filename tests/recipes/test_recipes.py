@@ -225,5 +225,7 @@ def test_a_task_trains_on_a_family_that_no_code_names(
     verdict = json.loads(copy.python("-m", "plumbline", "compare", str(one), str(two), "--json"))
     assert verdict["verdict"] == "pass"
     record = json.loads((one / "record.json").read_text(encoding="utf-8"))
-    assert [step["loss"] > 0 for step in record["evidence"]["probe"]["steps"]] == [True, True]
+    assert [loss > 0 for loss in record["evidence"]["probe"]["losses"]] == [True, True]
+    errors = [error for proof in record["evidence"]["probe"]["proofs"] for error in proof["errors"]]
+    assert any(error["stage"] == "loss" for error in errors)
     assert 0 < record["evidence"]["probe"]["evaluation"]["accuracy"] <= 1

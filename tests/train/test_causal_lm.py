@@ -113,7 +113,7 @@ def test_definitions_agree_with_the_shift_by_hand() -> None:
     ]  # fmt: skip
     assert task.num_terms(labels) == task.num_terms(torch.tensor(labels)) == len(terms) == 6
     assert task.reference_loss(logits, labels) == pytest.approx(np.mean(terms))
-    assert task.loss(torch.tensor(logits), torch.tensor(labels)).item() == pytest.approx(np.mean(terms))
+    assert task.defined_loss(torch.tensor(logits), torch.tensor(labels)).item() == pytest.approx(np.mean(terms))
     best = (logits[:, :-1].argmax(-1) == labels[:, 1:]) & (labels[:, 1:] != -100)
     assert task.answers(logits, labels).predictions.tolist() == best.sum(1).tolist()
     recounted = task.recount(torch.tensor(logits), torch.tensor(labels), torch.tensor(0.0))

@@ -31,6 +31,7 @@ from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import make_optimizer
 from plumbline.train.own_checks import OwnChecks
 from plumbline.train.portable.window_digests import ModuleDigests
+from plumbline.train.proof.definitions import other_settings
 from plumbline.train.proof.steps import Prover
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.ranks import Ranks
@@ -432,29 +433,61 @@ def test_a_whole_training_that_skips_rows_or_padding_drifts(
     assert judgement.first_divergence.at.startswith("bert.encoder.layer.0.attention")
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [
-    ("sgd", {"momentum": 0.8}), ("sgd", {"nesterov": True}), ("adafactor", {"d": 2.0}),
-    ("adafactor", {"beta2_decay": -0.7}), ("adamw", {"eps": 1e-4}),
-])  # fmt: skip
-def test_an_update_is_compared_with_its_own_optimizers_definition(kind: str, wrong: dict[str, Any]) -> None:
-    spec = OptimizerSpec(weight_decay=0.1)
-    for settings, is_beyond in (({}, False), (wrong, True)):
-        torch.manual_seed(1)
-        model = torch.nn.Sequential(torch.nn.Linear(7, 40), torch.nn.LayerNorm(40), torch.nn.Linear(40, 3))
-        optimizer = make_optimizer(model, spec, fused=kind != "adafactor", kind=kind)
+def _updated(kind: str, steps: int = 3, of_others: Any = None, **settings: Any) -> tuple[float, Any, Any]:
+    """Return the largest error of a few updates, with their model and optimizer; `of_others` updates instead."""
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 40), torch.nn.LayerNorm(40), torch.nn.Linear(40, 3))
+    optimizer = make_optimizer(model, OptimizerSpec(weight_decay=0.1), fused=kind != "adafactor", kind=kind)
+    for group in optimizer.param_groups:
+        group.update(settings)
+    optimizer.param_groups[1]["lr"] *= 0.5  # the schedule differs, the optimizer is right
+    check, worst = UpdateCheck(model, optimizer), 0.0
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(5, 7)).square().sum().backward()
+        check.before()
+        (of_others or (lambda optimizer: optimizer.step()))(optimizer)
+        errors = check.errors([group["lr"] for group in optimizer.param_groups])
+        worst = max(worst, *(float(error) for _, error in errors), 0.0)
+    return worst, model, optimizer
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("sgd", {"momentum": 0.8}), ("adafactor", {"d": 2.0}), ("adafactor", {"beta2_decay": -0.7}),
+    ("adamw", {"eps": 1e-4}), ("adamw", {"betas": (0.8, 0.999)}), ("adamw", {"weight_decay": 0.1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "settings"), OTHERS)
+def test_an_update_is_compared_with_its_own_groups_and_its_groups_with_the_spec(
+    kind: str, settings: dict[str, Any]
+) -> None:
+    """An honest optimizer of other settings computes rightly: that they are not the spec's is exact."""
+    for given in ({}, settings):
+        worst, model, optimizer = _updated(kind, **given)
+        assert worst <= 1.0
+        assert bool(list(other_settings(model, optimizer, OptimizerSpec(weight_decay=0.1)))) is bool(given)
+
+    def wrong(optimizer: Any) -> None:
+        plain = [dict(group) for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group.update(settings)
-        optimizer.param_groups[1]["lr"] *= 0.5  # the schedule differs, the optimizer is right
-        check = UpdateCheck(SimpleNamespace(bare=model, optimizer=optimizer, spec=SimpleNamespace(optimizer=spec)))
-        worst = 0.0
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.randn(5, 7)).square().sum().backward()
-            check.before()
-            optimizer.step()
-            errors = check.errors([group["lr"] for group in optimizer.param_groups])
-            worst = max(worst, *(float(error) for _, error in errors))
-        assert (worst > 1.0) is is_beyond, worst
+        optimizer.step()
+        for group, own in zip(optimizer.param_groups, plain, strict=True):
+            group.update(own)
+
+    assert _updated(kind, of_others=wrong)[0] > 1.0
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("sgd", {"nesterov": True}), ("adamw", {"amsgrad": True})])
+def test_an_update_without_a_definition_is_lost_and_accuses_nobody(kind: str, settings: dict[str, Any]) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = make_optimizer(model, OptimizerSpec(), fused=False, kind=kind)
+    assert not UpdateCheck(model, optimizer).lost
+    optimizer.param_groups[0].update(settings)
+    assert next(iter(settings)) in UpdateCheck(model, optimizer).lost
+    assert "Rprop" in UpdateCheck(model, torch.optim.Rprop(model.parameters())).lost
+    assert not list(UpdateCheck(model, torch.optim.Rprop(model.parameters())).errors([]))
 
 
 @pytest.mark.parametrize(
@@ -467,7 +500,7 @@ def test_moments_that_an_update_leaves_are_compared_with_their_definition(kind: 
         torch.manual_seed(1)
         model = torch.nn.Linear(7, 40)
         optimizer = make_optimizer(model, spec, fused=False, kind=kind)
-        check = UpdateCheck(SimpleNamespace(bare=model, optimizer=optimizer, spec=SimpleNamespace(optimizer=spec)))
+        check = UpdateCheck(model, optimizer)
         worst = 0.0
         for _ in range(3):
             optimizer.zero_grad()

@@ -22,10 +22,10 @@ from plumbline.train.checkpoint import read_moments
 from plumbline.train.digests import checksum, finite
 from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
+from plumbline.train.proof.definitions import other_settings
 from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.proof.repeated import Repeated, chances
 from plumbline.train.proof.update import UpdateCheck
-from plumbline.train.tasks import IGNORED
 from plumbline.train.watch.summaries import aside
 
 _CLIPPING = 1e-6
@@ -106,7 +106,9 @@ class Prover(Observer):
         """Hook the modules, unless the model is compiled."""
         self._step, self._found, self._lost, self._lacks_memory = step, [], {}, False
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
-        self._update = UpdateCheck(self._engine)
+        self._update = UpdateCheck(self._engine.bare, self._engine.optimizer)
+        if self._update.lost:
+            self._lost["optimizer"] = self._update.lost
         if not self._engine.is_compiled:
             self._modules = ModuleProofs(self._engine, self._found)
 
@@ -148,7 +150,7 @@ class Prover(Observer):
         repeated = Repeated((), rounded)
         exact = repeated.entered(logits).requires_grad_()
         with aside(), torch.enable_grad(), repeated:
-            mean = _mean_loss(*self._engine.task.aligned(self._engine.unpacked(exact), labels))
+            mean = self._engine.task.defined_loss(self._engine.unpacked(exact), labels)
             (slope,) = torch.autograd.grad(mean, exact)
         return mean.detach(), slope
 
@@ -204,6 +206,9 @@ class Prover(Observer):
         if self._update is not None and not self._skipped:
             for name, error in self._update.errors(outcome.learning_rates):
                 self._found.append(Found("optimizer", name, self._update.kind, torch.float32, 1, error))
+            others = other_settings(self._engine.bare, self._engine.optimizer, self._engine.spec.optimizer)
+            kind, off = f"{self._update.kind} as the spec sets it", self._norm.new_full((), math.inf)
+            self._found += [Found("optimizer", name, kind, torch.float32, 1, off) for name in others]
         self._between = self._state()
         if self._skipped:
             self._skip()
@@ -235,15 +240,6 @@ class Prover(Observer):
         self.add(self._step + 1)
         lost = "loss scaling skipped the step"
         self.proofs.append(Proof(step=self._step, errors=(), tensors=0, skipped=True, lost=lost).to_json())
-
-
-def _mean_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy over non-ignored labels, without synchronisation."""
-    counted = labels != IGNORED
-    peak = logits.detach().amax(-1, keepdim=True)
-    whole = peak + (logits - peak).exp().sum(-1, keepdim=True).log()
-    losses = (whole - logits.gather(-1, labels.clamp_min(0).unsqueeze(-1))).squeeze(-1)
-    return (losses * counted).sum() / counted.sum().clamp_min(1)
 
 
 def has_fault(proof: Mapping[str, Any]) -> bool:

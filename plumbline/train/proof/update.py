@@ -1,14 +1,13 @@
-"""Recompute optimizer updates in fp64 by definition."""
+"""Recompute optimizer updates in fp64 by the definition of their own parameter groups."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-
-from plumbline.train.engine import Engine
-from plumbline.train.optimizers import is_decayed
+from torch import nn
 
 _UNIT = 2.0**-24
 """Largest relative error of one operation in fp32."""
@@ -22,26 +21,57 @@ _SMALLEST = 2.0**-126
 """What a moment loses below fp32's smallest normal number, as of a gradient that is rounding alone."""
 _EPS = 2.0**-23
 """Adafactor's least moment: the relative spacing of fp32."""
+_DEFINED = ("Adam", "AdamW", "SGD", "Adafactor")
+_PLAIN = {"amsgrad": False, "maximize": False, "nesterov": False, "dampening": 0.0}
+"""Settings of the definitions below."""
 
 State = dict[str, torch.Tensor]
+Group = Mapping[str, Any]
+"""Settings of a parameter group, as torch names them."""
+
+
+def adam_moments(
+    slope: torch.Tensor, state: State, group: Group
+) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:  # fmt: skip
+    """Return the old and the new share of Adam's first and second moment."""
+    beta1, beta2 = group["betas"]
+    first, second = (
+        state[key].to(slope.dtype) if state else torch.zeros_like(slope) for key in ("exp_avg", "exp_avg_sq")
+    )
+    return (first * beta1, slope * (1 - beta1)), (second * beta2, slope.square() * (1 - beta2))
+
+
+def adam_step(first: torch.Tensor, second: torch.Tensor, group: Group, count: float) -> torch.Tensor:
+    """Return Adam's update from both moments, divided by the learning rate (Kingma and Ba)."""
+    beta1, beta2 = group["betas"]
+    step: torch.Tensor = first / (1 - beta1**count) / ((second / (1 - beta2**count)).sqrt() + group["eps"])
+    return step
 
 
 class UpdateCheck:
     """Comparison of one optimizer update with its fp64 definition."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._spec, self._optimizer = engine.spec.optimizer, engine.optimizer
-        self.kind = type(engine.optimizer).__name__
-        self._named = [(name, value) for name, value in engine.bare.named_parameters() if value.requires_grad]
-        self._groups = {
-            value: place for place, group in enumerate(engine.optimizer.param_groups) for value in group["params"]
-        }
-        self._decayed = {name for name, _ in self._named if is_decayed(engine.bare, name)}
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer, self.kind = optimizer, type(optimizer).__name__
+        self._named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        groups = enumerate(optimizer.param_groups)
+        self._groups = {value: (place, group) for place, group in groups for value in group["params"]}
         self._weights: list[torch.Tensor] = []
         self._states: list[State] = []
 
+    @property
+    def lost(self) -> str:
+        """Return why updates of this optimizer have no definition here, or ""."""
+        if self.kind not in _DEFINED:
+            return f"updates of {self.kind} have no definition"
+        groups = self._optimizer.param_groups
+        odd = next((name for name, plain in _PLAIN.items() for group in groups if group.get(name, plain) != plain), "")
+        return f"updates of {self.kind} with {odd} have no definition" if odd else ""
+
     def before(self) -> None:
         """Copy weights and optimizer state before the update."""
+        if self.lost:
+            return
         self._weights = [value.detach().clone() for _, value in self._named]
         self._states = [
             {
@@ -55,76 +85,74 @@ class UpdateCheck:
     @torch.no_grad()
     def errors(self, rates: Sequence[float]) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield each parameter's error against its definition, in fp32 roundings."""
-        for (name, value), old, state in zip(self._named, self._weights, self._states, strict=True):
-            if value.grad is None:
+        for (name, value), old, state in zip(self._named, self._weights, self._states, strict=not self.lost):
+            if value.grad is None or value not in self._groups:
                 continue
-            weight, rate = old.double(), rates[self._groups[value]]
+            place, group = self._groups[value]
+            weight, rate = old.double(), rates[place]
             count = float(state["step"]) + 1 if "step" in state else 1.0
-            share = self._spec.weight_decay if name in self._decayed else 0.0
+            share = float(group["weight_decay"])
             slope = value.grad.double()
-            if self.kind == "SGD":  # its decay is a part of the gradient
+            if self.kind in ("SGD", "Adam"):  # their decay is a part of the gradient
                 slope, share = slope + weight * share, 0.0
-            step, decay = self._step(slope, weight, rate, state, count), rate * share
-            expected = weight * (1.0 - decay) - rate * step
+            reach = min(rate, 1 / math.sqrt(count)) if self.kind == "Adafactor" else rate
+            expected = weight * (1.0 - rate * share) - reach * self._step(slope, weight, group, state, count)
             off, moved, size = (
                 torch.linalg.vector_norm(each)
                 for each in (value.detach().double() - expected, expected - weight, weight)
             )
-            roundings = _OF_STEP + self._of_corrections(count)
+            roundings = _OF_STEP + self._of_corrections(group, count)
             least = value.numel() ** 0.5 * _SMALLEST
-            limit = _UNIT * (_OF_WEIGHTS * size + roundings * moved) + least * rate / self._spec.eps
+            smallest = group["eps"] if self.kind in ("Adam", "AdamW") else _EPS
+            limit = _UNIT * (_OF_WEIGHTS * size + roundings * moved) + least * rate / (smallest or _EPS)
             yield name, torch.where(off == 0, 0.0, off / limit)
-            for key, terms in self._moments(slope, state).items():
+            for key, terms in self._moments(slope, state, group).items():
                 kept = self._optimizer.state[value][key].double()
                 off, *sizes = (torch.linalg.vector_norm(each) for each in (kept - sum(terms), *terms))
                 yield name, off / (_UNIT * _OF_MOMENTS * sum(sizes) + least)
 
-    def _moments(self, slope: torch.Tensor, state: State) -> dict[str, tuple[torch.Tensor, ...]]:
+    def _moments(self, slope: torch.Tensor, state: State, group: Group) -> dict[str, tuple[torch.Tensor, ...]]:
         """Return the terms that sum to each optimizer moment after the update."""
-        beta1, beta2 = self._spec.betas
         if self.kind == "SGD":
-            kept = (state["momentum_buffer"].double() * beta1,) if "momentum_buffer" in state else ()
-            return {"momentum_buffer": (*kept, slope)} if beta1 else {}
-        if self.kind != "AdamW":
+            beta = group["momentum"]
+            kept = (state["momentum_buffer"].double() * beta,) if "momentum_buffer" in state else ()
+            return {"momentum_buffer": (*kept, slope)} if beta else {}
+        if self.kind not in ("Adam", "AdamW"):
             return {}
-        found = {"exp_avg": (slope * (1 - beta1),), "exp_avg_sq": (slope.square() * (1 - beta2),)}
-        shares = {"exp_avg": beta1, "exp_avg_sq": beta2}
-        return {key: (*new, *([state[key].double() * shares[key]] if state else [])) for key, new in found.items()}
+        found = dict(zip(("exp_avg", "exp_avg_sq"), adam_moments(slope, state, group), strict=True))
+        return {key: terms if state else terms[1:] for key, terms in found.items()}
 
     def _step(
-        self, slope: torch.Tensor, weight: torch.Tensor, rate: float, state: State, count: float
+        self, slope: torch.Tensor, weight: torch.Tensor, group: Group, state: State, count: float
     ) -> torch.Tensor:  # fmt: skip
         """Return the expected update, divided by the learning rate."""
-        beta1, beta2 = self._spec.betas
         if self.kind == "SGD":  # its first momentum is the gradient
-            return state["momentum_buffer"].double() * beta1 + slope if "momentum_buffer" in state else slope
+            return (
+                state["momentum_buffer"].double() * group["momentum"] + slope if "momentum_buffer" in state else slope
+            )
         if self.kind == "Adafactor":
-            step = _adafactor(slope, state, weight, count)
-            share: float = min(rate, 1 / math.sqrt(count)) / rate if rate else 1.0
-            return step * share
-        first = state["exp_avg"].double() * beta1 if state else torch.zeros_like(slope)
-        second = state["exp_avg_sq"].double() * beta2 if state else torch.zeros_like(slope)
-        first, second = first + slope * (1 - beta1), second + slope.square() * (1 - beta2)
-        corrections = float(1 - beta1**count), float(1 - beta2**count)
-        return first / corrections[0] / ((second / corrections[1]).sqrt() + self._spec.eps)
+            return _adafactor(slope, state, weight, group, count)
+        first, second = (old + new for old, new in adam_moments(slope, state, group))
+        return adam_step(first, second, group, count)
 
-    def _of_corrections(self, count: float) -> float:
-        """Return the rounding error of AdamW's fp32 bias corrections.
+    def _of_corrections(self, group: Group, count: float) -> float:
+        """Return the rounding error of Adam's fp32 bias corrections.
 
         In units of the corrections these are 1 / (1 - beta**t) and, below the root, half as many.
         """
-        if self.kind != "AdamW":
+        if self.kind not in ("Adam", "AdamW"):
             return 0.0
-        first, second = (1 - beta**count for beta in self._spec.betas)
+        first, second = (1 - beta**count for beta in group["betas"])
         return float(1 / first + 0.5 / second)
 
 
-def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, count: float) -> torch.Tensor:
-    """Return the update of torch's Adafactor at its default settings.
+def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, group: Group, count: float) -> torch.Tensor:
+    """Return the update of torch's Adafactor.
 
     The moment of a matrix is the product of its means over rows and columns, divided by the mean of all.
     """
-    share = count**-0.8
+    share, (eps, least) = count ** group["beta2_decay"], group["eps"]
+    eps = _EPS if eps is None else eps
     if slope.dim() > 1:
         rows, columns = (
             (before := state[key].double() if key in state else torch.zeros_like(mean)) + (mean - before) * share
@@ -132,11 +160,11 @@ def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, count: f
                 ("row_var", slope.square().mean(-1, keepdim=True)), ("col_var", slope.square().mean(-2, keepdim=True))
             )
         )  # fmt: skip
-        moment = rows * columns / rows.mean(-2, keepdim=True).clamp(min=_EPS)
+        moment = rows * columns / rows.mean(-2, keepdim=True).clamp(min=eps)
     else:
         before = state["variance"].double() if "variance" in state else torch.zeros_like(slope)
         moment = before + (slope.square() - before) * share
-    step = slope / moment.clamp(min=_EPS**2).sqrt()
-    step = step / max(1.0, float(step.square().mean().sqrt()))
-    scaled: torch.Tensor = step * max(1e-3, float(weight.square().mean().sqrt()))
+    step = slope / moment.clamp(min=eps**2).sqrt()
+    step = step / max(1.0, float(step.square().mean().sqrt()) / group["d"])
+    scaled: torch.Tensor = step * max(least, float(weight.square().mean().sqrt()))
     return scaled

@@ -75,33 +75,33 @@ class Task(ABC):
         """Return the number of terms in the mean loss."""
         return int((self.aligned(labels, labels)[1] != IGNORED).sum())
 
-    def _counted(self, logits: Any, labels: Any) -> tuple[Any, Any]:
-        """Return logits [terms, classes] and labels [terms], without ignored labels."""
-        answering, wanted = self.aligned(logits, labels)
-        wanted = wanted.reshape(-1)
-        counted = wanted != IGNORED
-        return answering.reshape(-1, answering.shape[-1])[counted], wanted[counted]
+    def term_losses(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss of each label, from scores [..., classes] and labels [...], by exp and log.
 
-    def _losses(self, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the fp64 cross entropy of each label that is not ignored."""
-        scores, wanted = self._counted(logits.astype(np.float64), labels)
-        highest = scores.max(axis=-1, keepdims=True)
-        logarithm = np.log(np.exp(scores - highest).sum(axis=-1)) + highest[:, 0]
-        losses: NDArray[np.float64] = logarithm - scores[np.arange(len(wanted)), wanted]
-        return losses
+        The only definition of a task's loss: steps are proven by it, and evaluations recounted.
+        """
+        peak = scores.detach().amax(-1, keepdim=True)
+        whole = peak + (scores - peak).exp().sum(-1, keepdim=True).log()
+        return (whole - scores.gather(-1, labels.unsqueeze(-1))).squeeze(-1)
+
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - for subclasses
+        """Return the loss that is trained on: the model's own, unless a task computes another."""
+        loss: torch.Tensor = outputs.loss
+        return loss
+
+    def defined_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the differentiable mean loss over the counted labels, without synchronisation."""
+        scores, wanted = self.aligned(logits, labels)
+        counted = wanted != IGNORED
+        losses = self.term_losses(scores, wanted.clamp_min(0))
+        mean: torch.Tensor = (losses * counted).sum() / counted.sum().clamp_min(1)
+        return mean
 
     def reference_loss(self, logits: NDArray[np.floating], labels: NDArray[np.int64]) -> float | None:
         """Return the fp64 loss; `None` without labels."""
-        losses = self._losses(logits, labels)
-        return float(losses.mean()) if losses.size else None
-
-    def loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return a differentiable loss from exp and log, in at least fp32."""
-        scores, wanted = self._counted(logits if logits.dtype == torch.float64 else logits.float(), labels)
-        shifted = scores - scores.detach().amax(dim=-1, keepdim=True)
-        logarithm = shifted.exp().sum(dim=-1).log()
-        loss: torch.Tensor = (logarithm - shifted.gather(1, wanted.unsqueeze(1)).squeeze(1)).mean()
-        return loss
+        if not self.num_terms(labels):
+            return None
+        return float(self.defined_loss(torch.from_numpy(logits.astype(np.float64)), torch.from_numpy(labels)))
 
     def answers(self, logits: NDArray[Any], labels: NDArray[np.int64]) -> Answers:
         """Return the predictions for a batch: the most likely classes."""
@@ -125,9 +125,7 @@ class Task(ABC):
             return Recounted(0, 0.0, 0)
         wanted = torch.from_numpy(known)[counted].to(logits.device)
         scores = answering.reshape(-1, answering.shape[-1])[counted.to(logits.device)].double()
-        highest = scores.amax(dim=-1)
-        own = scores.gather(1, wanted[:, None])[:, 0]
-        losses = host_array((scores - highest[:, None]).exp().sum(dim=-1).log() + highest - own)
+        losses = host_array(self.term_losses(scores, wanted))
         mean = _nearest_loss(losses, float(scores.abs().max()), logits.dtype, float(loss.double()))
         return Recounted(len(wanted), (mean or 0.0) * len(wanted), int((scores.argmax(dim=-1) == wanted).sum()))
 

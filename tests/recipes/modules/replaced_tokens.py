@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional
 
 from plumbline.data.staging.order import random_keys
 from plumbline.schema.spec import ModelSpec, RunSpec
@@ -12,6 +14,7 @@ from plumbline.train.tasks import IGNORED, Labelling, Task
 
 _PART = np.uint64(7)
 """One token of this number is replaced."""
+_SMOOTHING = 0.1
 
 
 def _labelling(spec: RunSpec, rows: Any) -> Labelling:
@@ -38,6 +41,17 @@ class _ReplacedTokens(Task):
 
     def labelling(self, spec: RunSpec, rows: Any) -> Labelling:
         return _labelling(spec, rows)
+
+    def loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Train with smoothed labels, as the model's own loss does not."""
+        return functional.cross_entropy(
+            outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=_SMOOTHING
+        )
+
+    def term_losses(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Define the same loss by exp and log."""
+        every = [super(_ReplacedTokens, self).term_losses(scores, torch.full_like(labels, each)) for each in (0, 1)]
+        return (1 - _SMOOTHING) * super().term_losses(scores, labels) + _SMOOTHING * sum(every) / 2
 
 
 TASK = _ReplacedTokens()
