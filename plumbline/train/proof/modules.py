@@ -6,6 +6,7 @@ from what it passes to the output. Only references to the native inputs are kept
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,14 +20,16 @@ from torch import nn
 from torch.func import functional_call
 
 from plumbline.schema.proof import Draws
+from plumbline.schema.spec import Precision
 from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import sum_limit
 from plumbline.train.compat.transformers import attention_of
-from plumbline.train.engine import Engine
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.draws import Draw, NativeDraws, drops, undrawn
+from plumbline.train.proof.isolation import CallState, OutsideUses, by_owner, mapped, several, undisturbed
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
+from plumbline.train.ranks import Ranks
 from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import aside
 
@@ -77,15 +80,6 @@ def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
-def _mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Apply `change` to each tensor in a nested structure."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if type(value) in (tuple, list):
-        return type(value)(_mapped(entry, change) for entry in value)
-    return {key: _mapped(entry, change) for key, entry in value.items()} if type(value) is dict else value
-
-
 def _matrix(module: nn.Module) -> nn.Parameter | None:
     """Return the weight matrix of a linear-like module, else `None`."""
     weight = getattr(module, "weight", None)
@@ -100,6 +94,8 @@ class _Call:
     name: str
     module: nn.Module
     inputs: tuple[Any, dict[str, Any]]
+    buffers: dict[str, torch.Tensor]
+    """Those of the call's start."""
     draws: list[Draw]
     gradient: torch.Tensor | None = None
     """What the backward pass gave the output."""
@@ -118,17 +114,22 @@ class _Call:
 
     def inputs_by(self, change: _Change) -> tuple[Any, dict[str, Any]]:
         """Return the inputs, with `change` applied to each tensor."""
-        given, named = _mapped(list(self.inputs), change)
+        given, named = mapped(list(self.inputs), change)
         return given, named
 
     def parameters_by(self, change: _Change) -> dict[str, torch.Tensor]:
         """Return the parameters by name, with `change` applied to each."""
-        return {name: change(value) for name, value in self.module.named_parameters()}
+        changed: dict[torch.Tensor, torch.Tensor] = {}
+        for value in self.module.parameters():
+            changed[value] = change(value)
+        return {name: changed[value] for name, value in by_owner(self.module, "named_parameters")}
 
     def output(self, parameters: dict[str, torch.Tensor], inputs: tuple[Any, dict[str, Any]]) -> torch.Tensor | None:
         """Return the module's output by its definition in fp64."""
-        tensors = {name: in_double(value) for name, value in self.module.named_buffers()} | parameters
-        return first_tensor(functional_call(self.module, tensors, *inputs))
+        # Copies: a module may change its own buffers, such as BatchNorm's statistics and its number of batches.
+        tensors = {name: in_double(value).clone() for name, value in self.buffers.items()} | parameters
+        # torch restores the weights of a module that stands at two places wrongly, if it ties them itself.
+        return first_tensor(functional_call(self.module, tensors, *inputs, tie_weights=False))
 
 
 @dataclass(slots=True)
@@ -145,28 +146,49 @@ class _Gradient:
 class ModuleProofs:
     """Hooks on a model for one step, collecting comparisons in `found`."""
 
-    def __init__(self, engine: Engine, found: list[Found]) -> None:
-        self._engine, self._found = engine, found
+    def __init__(
+        self, model: nn.Module, ranks: Ranks, precision: Precision, found: list[Found], *, family: str = "",
+        is_foreign: bool = False,
+    ) -> None:  # fmt: skip
+        """Hook the modules; one of a tested `family` has to draw wherever it has a rate of dropout.
+
+        In a foreign model functions may use weights of modules that they do not call.
+        """
+        self._model, self._ranks, self._precision, self._found, self._family = model, ranks, precision, found, family
         self._draws = NativeDraws()
         self._is_forward = False
-        self._open: list[int] = []
+        self._open: list[tuple[nn.Module, int, CallState | None]] = []
+        """Modules whose call has begun, with the number of draws before it."""
         self._aliases: list[torch.Tensor] = []
         self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
         self._handles: list[Any] = []
         self.lost: dict[str, str] = {}
         """Modules without a form in fp64, and why."""
         self.lacks_memory = False
-        for name, module in regions(engine.bare):
+        for name, module in regions(model):
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
-        self._pass = ExitStack()
-        self._reads = engine.ranks.device.type == "cpu"
+        self._pass, self._uses = ExitStack(), OutsideUses(self._is_inside) if is_foreign else None
+        self._owned: dict[nn.Module, frozenset[torch.Tensor]] = {}
+        self._reads = ranks.device.type == "cpu"
 
     def feeds(self) -> None:
         """Reset the hooks for the next forward pass."""
         self._is_forward, self._open = True, []
-        if drops(self._engine.bare):
+        if self._uses is not None:
+            self._pass.enter_context(self._uses)
+        if drops(self._model):
             self._pass.enter_context(self._draws)
+
+    def _is_inside(self, parameter: nn.Parameter) -> bool:
+        """Return whether a module of the parameter is being called."""
+        for module, *_ in self._open:
+            owned = self._owned.get(module)
+            if owned is None:
+                owned = self._owned[module] = frozenset(module.parameters())
+            if module is not self._model and parameter in owned:
+                return True
+        return False
 
     def forward_done(self) -> None:
         """Stop hooking after the forward pass, so recomputation is ignored."""
@@ -183,8 +205,8 @@ class ModuleProofs:
 
     def draws(self) -> tuple[Draws, ...]:
         """Return how many elements native dropout kept; of tested families also the modules that drew nothing."""
-        found, model = self._draws.summary(), self._engine.bare
-        if self._engine.spec.model.family not in PORTABLE_DROPOUT or attention_of(model) not in {"eager", "sdpa"}:
+        found, model = self._draws.summary(), self._model
+        if self._family not in PORTABLE_DROPOUT or attention_of(model) not in {"eager", "sdpa"}:
             return found
         return (*found, *undrawn(model, {draws.name for draws in found}))
 
@@ -193,9 +215,10 @@ class ModuleProofs:
         stack = ExitStack()
         stack.enter_context(aside())
         stack.enter_context(self._draws.paused())
-        if self._engine.precision in SHORT:
-            stack.enter_context(torch.autocast(self._engine.ranks.device.type, enabled=False))
+        if self._precision in SHORT:
+            stack.enter_context(torch.autocast(self._ranks.device.type, enabled=False))
         stack.enter_context(repeated)
+        stack.enter_context(undisturbed(self._ranks.device, repeated.drew))
         is_forward, self._is_forward = self._is_forward, False
         stack.callback(lambda: setattr(self, "_is_forward", is_forward))
         return stack
@@ -211,35 +234,60 @@ class ModuleProofs:
 
     def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
         """Return the lowest-precision dtype used within a module."""
-        return SHORT.get(self._engine.precision, dtype) if call.level == "block" else dtype
+        return SHORT.get(self._precision, dtype) if call.level == "block" else dtype
 
     def _enters(self, module: nn.Module, given: Any, named: Any) -> Any:
         """Hook the input gradients of a matrix product."""
         if not self._is_forward:
             return None
-        self._open.append(len(self._draws.found))
-        if _matrix(module) is None:
-            return None
+        self._open.append((module, len(self._draws.found), None))
         self._aliases = []
-        return _mapped(given, self._alias), _mapped(named, self._alias)
+        with self._guarded(module):
+            self._open[-1] = (module, len(self._draws.found), CallState(module, given, named))
+            if _matrix(module) is not None:
+                return mapped(given, self._alias), mapped(named, self._alias)
+        return None
+
+    @contextlib.contextmanager
+    def _guarded(self, module: nn.Module, name: str = "") -> Iterator[None]:
+        """End what a check does by its error, as lost: it never ends a training."""
+        try:
+            with aside():
+                yield
+        except MODULE_ERRORS as error:
+            self.lacks_memory |= is_out_of_memory(error)
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+            self.lost.setdefault(name or type(module).__name__, why)
 
     def _alias(self, value: torch.Tensor) -> torch.Tensor:
-        if not (value.is_floating_point() and value.requires_grad):
+        if not (value.is_floating_point() and value.requires_grad and value.layout == torch.strided):
             return value
         self._aliases.append(value.view_as(value))
         return self._aliases[-1]
 
     def _leaves(self, name: str, module: nn.Module, given: Any, named: Any, output: Any) -> None:
         """Compare a module's output with its definition; register for its gradient."""
-        if not self._is_forward:
-            return
-        first, native = self._open.pop(), first_tensor(output)
+        while self._is_forward and self._open:
+            entered = self._open.pop()
+            if entered[0] is module:  # else its call ended by an error
+                with self._guarded(module, name):
+                    self._check(name, entered, (given, named), output)
+                return
+
+    def _check(
+        self, name: str, entered: tuple[nn.Module, int, CallState | None], inputs: tuple[Any, Any], output: Any
+    ) -> None:  # fmt: skip
+        (module, first, state), native = entered, first_tensor(output)
         self._draws.name(first, name)
-        if isinstance(module, nn.Dropout) and not module.inplace and given and native is not None:
-            self._draws.dropped(first, given[0], native)
-        if native is None or native.dtype == torch.float64:
+        if isinstance(module, nn.Dropout) and not module.inplace and inputs[0] and native is not None:
+            self._draws.dropped(first, inputs[0][0], native)
+        if native is None or native.dtype == torch.float64 or state is None or native.layout != torch.strided:
             return
-        call = _Call(name, module, _mapped((given, named), torch.Tensor.detach), self._draws.found[first:])
+        if why := state.why_not(module, output):
+            self.lost.setdefault(name or "model", why)
+            return
+        given, named = mapped(state.inputs or inputs, torch.Tensor.detach)
+        call = _Call(name, module, (given, named), state.buffers, self._draws.found[first:])
         dtype, weight = self._format(call, native.dtype), _matrix(module)
         exact = self._output(call)
         if exact is None or exact.shape != native.shape:
@@ -248,7 +296,9 @@ class ModuleProofs:
         terms = width if weight is None else weight.numel() // width
         found = Found("forward", name or "model", call.kind, dtype, terms, exact)
         self._compare(found, native, partial(self._moved_output, call, exact, dtype))
-        if name and native.requires_grad:
+        if name and native.requires_grad and several(output):
+            self.lost.setdefault(name, "several outputs have gradients")
+        elif name and native.requires_grad:
             native.register_hook(partial(self._passed, call))
             for place, alias in enumerate(self._aliases if weight is not None else ()):
                 alias.register_hook(partial(self._reached, call, place))
@@ -259,6 +309,8 @@ class ModuleProofs:
         parameters, inputs = call.parameters_by(repeated.entered), call.inputs_by(repeated.entered)
         with self._exactly(repeated), torch.no_grad():
             found = self._tried(call, lambda: call.output(parameters, inputs))
+        if repeated.is_short:
+            self.lost.setdefault(call.name or "model", "draws numbers of its own")
         return None if repeated.is_short else found
 
     def _passed(self, call: _Call, gradient: torch.Tensor) -> None:
@@ -268,6 +320,10 @@ class ModuleProofs:
         """
         if call.level != "leaf" and any(isinstance(each, KINKED) for each in call.module.modules()):
             return
+        with self._guarded(call.module, call.name):
+            self._expect(call, gradient)
+
+    def _expect(self, call: _Call, gradient: torch.Tensor) -> None:
         exact = self._gradients(call, gradient)
         call.gradient = gradient
         if not self._reads:
@@ -301,7 +357,7 @@ class ModuleProofs:
         """Return how far rounding moves one gradient, squared; NaN if unknown."""
         if trial not in call.moved and call.gradient is not None:
             self._moved(call, self._gradients(call, call.gradient), trial)
-        lost = torch.full((), math.nan, dtype=torch.float64, device=self._engine.ranks.device)
+        lost = torch.full((), math.nan, dtype=torch.float64, device=self._ranks.device)
         return call.moved.get(trial, {}).get(key, lost)
 
     def _gradients(
@@ -322,13 +378,14 @@ class ModuleProofs:
         wanted |= {value: parameters[name].requires_grad_() for name, value in own.items()}
         with self._exactly(repeated), torch.enable_grad():
             output = self._tried(call, lambda: call.output(parameters, inputs))
-            if output is None or not output.requires_grad:
+            if output is None or not output.requires_grad or output.shape != gradient.shape:
                 return {}
             # A module may compute its own forward pass again in the backward pass.
             found = self._tried(
                 call, lambda: torch.autograd.grad(output, list(wanted.values()), passed, allow_unused=True)
             )
-        return {key: each for key, each in zip(wanted, found or (), strict=False) if each is not None}
+        known = () if repeated.is_short else found or ()
+        return {key: each for key, each in zip(wanted, known, strict=False) if each is not None}
 
     def _add(self, parameter: torch.Tensor, more: _Gradient, level: Level) -> None:
         known = self._expected.setdefault((level, parameter), more)
@@ -343,19 +400,20 @@ class ModuleProofs:
         weight = _matrix(call.module)
         if place not in call.passed or weight is None:
             return
-        dtype = SHORT.get(self._engine.precision, native.dtype)
+        dtype = SHORT.get(self._precision, native.dtype)
         terms = weight.numel() // native.shape[-1]
         found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
         self._compare(found, native, lambda trial: torch.sqrt(self._moved_by(call, place, trial)))
 
     def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
         """Compare the all-reduced gradients with definitions; `scale` is the loss scale."""
-        ranks = self._engine.ranks
-        factor = scale * ranks.world
+        ranks = self._ranks
+        factor, outside = scale * ranks.world, self._uses.found if self._uses is not None else set()
+        self.lost |= {names[each]: "is used by a function" for each in outside if each in names}
         comparable = {
             (level, names[parameter]): (parameter, expected)
             for (level, parameter), expected in self._expected.items()
-            if parameter.grad is not None and self._is_whole(parameter, expected)
+            if parameter.grad is not None and parameter not in outside and self._is_whole(parameter, expected)
         }
         # A process may have lost a module whose code did not compute in fp64 on its own rows.
         everyone = ranks.gather(list(comparable))
@@ -383,7 +441,7 @@ class ModuleProofs:
 
     def _summed(self, own: torch.Tensor) -> torch.Tensor:
         """Return the tensor summed over all processes."""
-        if self._engine.ranks.world > 1:
+        if self._ranks.world > 1:
             own = own.clone()
             dist.all_reduce(own)
         return own

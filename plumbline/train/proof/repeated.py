@@ -69,6 +69,10 @@ class Repeated(TorchFunctionMode):
         self._place = trial * _NUM_CHANCES // MOST_TRIALS
         """That of the next chance."""
 
+    def drew(self) -> None:
+        """Note a draw beyond the known masks, which no repetition equals."""
+        self.is_short = True
+
     def entered(self, value: torch.Tensor) -> torch.Tensor:
         """Return an input in fp64, with random rounding if requested."""
         return self._nudged(in_double(value))
@@ -93,8 +97,15 @@ class Repeated(TorchFunctionMode):
         return nudged.addcmul_(value.sign(), least.view(value.shape))  # an exact zero is not rounded
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, replaying its dropout mask and adding roundings if requested."""
+        """Call `func`, replaying its dropout mask and adding roundings if requested.
+
+        A conversion to fp32 keeps fp64, as those of a norm that sums in fp32 whatever it is given.
+        """
         named = kwargs or {}
+        if _is_exact(args):
+            func = torch.Tensor.double if getattr(func, "__name__", "") == "float" else func
+            args = tuple(torch.float64 if each is torch.float32 else each for each in args)
+            named = {key: torch.float64 if each is torch.float32 else each for key, each in named.items()}
         given = bound(func, args, named)
         kind, rate = asked(func, given)
         draw = next(self._draws, None) if rate else None
@@ -117,6 +128,10 @@ class Repeated(TorchFunctionMode):
                 result = self._nudged(result.detach())
                 return result + (value - value.detach()) * _SLOPES[name](result)
         return self._nudged(result) if isinstance(result, torch.Tensor) and not _is_view(result, args) else result
+
+
+def _is_exact(args: Sequence[Any]) -> bool:
+    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64
 
 
 def _is_view(result: torch.Tensor, args: Sequence[Any]) -> bool:

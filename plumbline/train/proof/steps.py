@@ -110,7 +110,10 @@ class Prover(Observer):
         if self._update.lost:
             self._lost["optimizer"] = self._update.lost
         if not self._engine.is_compiled:
-            self._modules = ModuleProofs(self._engine, self._found)
+            engine = self._engine
+            self._modules = ModuleProofs(
+                engine.bare, engine.ranks, engine.precision, self._found, family=engine.spec.model.family
+            )
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Store the labels, and hook the forward pass."""

@@ -1,0 +1,139 @@
+"""Repeat a module's call so that neither the training nor the repetition sees the other.
+
+A module may draw numbers, change its buffers or inputs, keep values in attributes, or fill a cache that it is given.
+What it changes is copied before its call, put back behind a repetition, or the module is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from plumbline.train.watch.summaries import is_summarizing
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, enum.Enum, type)
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Apply `change` to each tensor in a nested structure."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(mapped(entry, change) for entry in value)
+    return {key: mapped(entry, change) for key, entry in value.items()} if type(value) is dict else value
+
+
+def by_owner(
+    module: nn.Module, kind: Literal["named_parameters", "named_buffers"]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each tensor of a module, once for each module that owns it."""
+    for path, owner in module.named_modules():
+        for name, value in getattr(owner, kind)(recurse=False):
+            yield f"{path}.{name}" if path else name, value
+
+
+def _is_closed(value: Any) -> bool:
+    """Return whether a value contains nothing but tensors and plain values, which no call can change unseen."""
+    if isinstance(value, dict):
+        return all(map(_is_closed, value.values()))
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_closed, value))
+    return isinstance(value, (torch.Tensor, *_PLAIN)) or callable(value)
+
+
+def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """Return the plain values and the contents of containers that a module and its children keep."""
+    found: dict[tuple[str, str], Any] = {}
+    for path, each in module.named_modules():
+        for name, value in vars(each).items():
+            if name.startswith("_") and name in _OF_TORCH:
+                continue
+            is_container = isinstance(value, (list, dict, set))
+            found[path, name] = value if isinstance(value, _PLAIN) else len(value) if is_container else id(value)
+    return found
+
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes of each module: its parameters, buffers, children and hooks."""
+
+
+class CallState:
+    """State before a module's call, as far as the call may change it."""
+
+    def __init__(self, module: nn.Module, given: Any, named: Any) -> None:
+        self.buffers = {name: value.detach().clone() for name, value in by_owner(module, "named_buffers")}
+        self._attributes = _attributes(module)
+        self._is_closed = _is_closed(given) and _is_closed(named)
+        in_place = any(getattr(each, "inplace", False) for each in module.modules())
+        self.inputs = mapped((given, named), lambda value: value.detach().clone()) if in_place else None
+        """Copies of the inputs, if the module may write over them."""
+
+    def why_not(self, module: nn.Module, output: Any) -> str:
+        """Return why the call cannot be repeated, or ""."""
+        if not self._is_closed:
+            return "is given an object that it may change"
+        if self._attributes != _attributes(module):
+            return "keeps values of its forward pass"
+        return "" if _is_closed(output) or hasattr(output, "logits") else "returns an object"
+
+
+class OutsideUses(TorchFunctionMode):
+    """Torch mode that collects the parameters which a function outside of their own modules reads."""
+
+    def __init__(self, is_inside: Callable[[nn.Parameter], bool]) -> None:
+        super().__init__()
+        self._is_inside, self.found = is_inside, set[torch.Tensor]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, and note its parameters; an attribute such as a shape is no use."""
+        if getattr(func, "__name__", "") != "__get__" and not is_summarizing():
+            mapped([args, kwargs], self._see)
+        return func(*args, **kwargs or {})
+
+    def _see(self, value: torch.Tensor) -> None:
+        if isinstance(value, nn.Parameter) and value.requires_grad and not self._is_inside(value):
+            self.found.add(value)
+
+
+def several(output: Any) -> bool:
+    """Return whether gradients reach a module by more than one of its outputs."""
+    found: list[torch.Tensor] = []
+    mapped(dict(output) if isinstance(output, dict) else output, found.append)
+    return sum(value.requires_grad for value in found) > 1
+
+
+@contextlib.contextmanager
+def undisturbed(device: torch.device, drew: Callable[[], None]) -> Iterator[None]:
+    """Put all generators back behind the context, and call `drew` if they moved."""
+    before, of_libraries = _of_torch(device), _of_libraries()
+    try:
+        yield
+    finally:
+        moved = any(not torch.equal(one, other) for one, other in zip(before, _of_torch(device), strict=True))
+        if moved:
+            torch.set_rng_state(before[0])
+            for state in before[1:]:
+                torch.cuda.set_rng_state(state, device)
+        known, now = ((python, numpy[1].tobytes(), numpy[2]) for python, numpy in (of_libraries, _of_libraries()))
+        if known != now:
+            random.setstate(of_libraries[0])
+            np.random.set_state(of_libraries[1])  # noqa: NPY002 - a module's own draws
+        if moved or known != now:
+            drew()
+
+
+def _of_torch(device: torch.device) -> list[torch.Tensor]:
+    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *own]
+
+
+def _of_libraries() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002 - a module's own draws

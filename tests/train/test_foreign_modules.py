@@ -1,0 +1,200 @@
+"""Proofs of modules that nobody here wrote: nothing breaks, no bit changes, no honest module is accused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from plumbline.schema.proof import ProofError
+from plumbline.schema.tolerance import is_over
+from plumbline.train.engine import read_losses
+from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
+from plumbline.train.ranks import Ranks
+
+WIDTH = 6
+
+
+class _Norm(nn.Module):
+    """As T5's and Llama's: sums in fp32, whatever it is given."""
+
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.eps, self.planted = nn.Parameter(torch.ones(WIDTH)), eps, 0.0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = hidden.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
+        if wide.dtype == torch.float32 and self.planted:
+            wide = wide * (1 + self.planted)
+        return self.weight * wide.to(hidden.dtype)
+
+
+class _Noise(nn.Module):
+    def __init__(self, draw: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.inner, self.draw = nn.Linear(WIDTH, WIDTH), draw
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.inner(hidden) + self.draw(hidden)
+
+
+class _Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(WIDTH, WIDTH), 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.inner(hidden) * self.calls
+
+
+class _Cached(nn.Module):
+    """Appends to a cache that it is given, as attention does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: torch.Tensor, cache: Any) -> torch.Tensor:
+        cache.values.append(self.inner(hidden))
+        return torch.stack(cache.values).sum(0)
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        output, (last, _) = self.inner(hidden[:, None])
+        return output[:, 0] + last[0]
+
+
+class _Tied(nn.Module):
+    """Uses the weight of a module that it also calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return functional.linear(self.inner(hidden), self.inner.weight)
+
+
+class _Model(nn.Module):
+    def __init__(self, middle: nn.Module) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(WIDTH, WIDTH), middle, nn.Linear(WIDTH, 2)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(hidden)
+        if isinstance(self.middle, _Cached):
+            return self.last(self.middle(hidden, SimpleNamespace(values=[])))
+        if isinstance(self.middle, _Tied):
+            return self.last(functional.linear(self.middle.inner(hidden), self.middle.inner.weight))
+        return self.last(self.middle(hidden))
+
+
+class _Images(nn.Module):
+    def __init__(self, *inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), *inner)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.inner(hidden[:, None, :, None].expand(-1, 1, WIDTH, WIDTH)).mean((1, 3))
+
+
+SHAPES: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "batch norm": (lambda: nn.BatchNorm1d(WIDTH), ""),
+    "images": (lambda: _Images(nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.GroupNorm(2, 4)), ""),
+    "dropped channels": (lambda: _Images(nn.Dropout2d(0.3)), ""),
+    "a norm in fp32": (_Norm, ""),
+    "spectral norm": (lambda: parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)), "is used by a function"),
+    "weight norm": (lambda: parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), "is used by a function"),
+    "in place": (lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(inplace=True)), ""),
+    "own draws": (lambda: _Noise(torch.rand_like), "draws numbers of its own"),
+    "draws of NumPy": (lambda: _Noise(lambda _: float(np.random.rand())), "draws numbers of its own"),  # noqa: NPY002
+    "draws of Python": (lambda: _Noise(lambda _: random.random()), "draws numbers of its own"),
+    "a counter": (_Counting, "keeps values of its forward pass"),
+    "a cache": (_Cached, "is given an object that it may change"),
+    "several outputs": (_Recurrent, "several outputs have gradients"),
+    "a weight of a function": (_Tied, "is used by a function"),
+    "attention": (lambda: nn.TransformerEncoderLayer(WIDTH, 2, 12, dropout=0.1), "draws numbers of its own"),
+    "no parameters": (nn.Identity, ""),
+    "a lazy module": (lambda: nn.LazyLinear(WIDTH), ""),
+    "called twice": (lambda: nn.Sequential(*[nn.Linear(WIDTH, WIDTH)] * 2), ""),
+    "an extreme norm": (lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softmax(-1), nn.LogSigmoid()), ""),
+}
+
+
+def _states() -> list[Any]:
+    return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]  # noqa: NPY002
+
+
+def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted: float = 0.0) -> tuple[Any, ...]:
+    """Return errors, losses of proof, state and generators after two training steps."""
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    model, errors, lost = _Model(make()), list[ProofError](), dict[str, str]()
+    model(torch.randn(2, WIDTH))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for module in model.modules():
+        if isinstance(module, _Norm):
+            module.planted = planted
+    for _ in range(2):
+        found: list[Found] = []
+        proofs = ModuleProofs(model, Ranks(), "fp32", found, is_foreign=True) if proven else None
+        if proofs is not None:
+            proofs.feeds()
+        loss = model(torch.randn(rows, WIDTH)).square().sum()
+        if proofs is not None:
+            proofs.forward_done()
+        optimizer.zero_grad()
+        loss.backward()
+        if proofs is not None:
+            proofs.gradients({value: name for name, value in model.named_parameters()}, 1.0)
+            proofs.close()
+            lost |= proofs.lost
+        read = zip(found, read_losses([each.error for each in found]), strict=True)
+        errors += [
+            ProofError(stage=each.stage, name=each.name, kind=each.kind, dtype="float32", terms=each.terms, error=error)
+            for each, error in read
+            if error != NO_FORM
+        ]
+        optimizer.step()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    return errors, lost, state, [getattr(model.middle, "calls", 0), *_states()]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_foreign_module_trains_the_same_bits_and_is_proven_or_lost(name: str) -> None:
+    make, reason = SHAPES[name]
+    errors, lost, state, generators = _step(make, proven=True)
+    _, _, plain, others = _step(make, proven=False)
+    assert all(torch.equal(value, plain[key]) for key, value in state.items())
+    assert generators == others
+    assert not [error for error in errors if is_over(error)]
+    assert (reason in lost.values()) if reason else not lost
+    assert {("forward", "first"), ("gradient", "last.weight")} <= {(error.stage, error.name) for error in errors}
+
+
+def test_an_empty_batch_breaks_nothing() -> None:
+    errors, _, state, _ = _step(lambda: nn.Linear(WIDTH, WIDTH), proven=True, rows=0)
+    assert not [error for error in errors if is_over(error)]
+    assert all(bool(value.isfinite().all()) for value in state.values())
+
+
+def test_a_norm_in_fp32_that_is_wrong_is_found() -> None:
+    errors, *_ = _step(_Norm, proven=True, planted=1e-5)
+    first = next(error for error in errors if is_over(error))
+    assert (first.stage, first.name) == ("forward", "middle")
