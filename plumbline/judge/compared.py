@@ -14,6 +14,7 @@ from plumbline.judge.suspects import differences
 from plumbline.judge.walk import Walk, walk
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import UNKNOWN, captured
 from plumbline.schema.fact import fact
 from plumbline.schema.spec import PartName
 from plumbline.schema.verdict import Finding
@@ -71,7 +72,8 @@ class Compared:
     @cached_property
     def pair(self) -> Pair:
         """Return the pair of records with its tensor errors."""
-        return Pair(self.reference, self.candidate)
+        imposed = UNKNOWN if captured(self.reference.record.spec) else frozenset()
+        return Pair(self.reference, self.candidate, imposed=imposed)
 
     @cached_property
     def walk(self) -> Walk | None:

@@ -10,6 +10,7 @@ from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.captured import captured_notes
 from plumbline.judge.rungs.log import log_of, logged
 from plumbline.judge.rungs.production import lost_checks, production_findings, production_notes
 from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
@@ -147,6 +148,7 @@ def _notes(compared: Compared) -> Iterator[Note]:
     pair, walk = compared.pair, compared.walk
     if walk is not None and not walk.mismatches:
         yield from _probe_notes(pair, walk)
+    yield from captured_notes(pair)
     yield from (*window_notes(pair, "learn"), *window_notes(pair, "speed"), *production_notes(pair), *proof_notes(pair))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from plumbline.judge.gaps import Gap, counts
 from plumbline.judge.taps import missing_taps, num_steps
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.digest import digest_array
 from plumbline.schema.evidence import (
     BATCH_FIELDS,
@@ -89,6 +90,8 @@ def _probe_settings(loaded: LoadedRecord, probe: ProbeEvidence, _spec: ProbeSpec
 def _windows(part: str, loaded: LoadedRecord, evidence: Any, spec: Any) -> Iterator[Gap]:
     """Yield a gap if the windows of a part are missing or incomplete, without a recorded reason."""
     record, found = loaded.record, evidence.portable
+    if isinstance(record.spec, CapturedSpec):
+        return
     data = record.evidence.data
     num_rows = _num_training_rows(data) if data is not None else None
     epoch = None if num_rows is None else -(-num_rows // record.spec.batch_size)
@@ -116,6 +119,8 @@ def _windows(part: str, loaded: LoadedRecord, evidence: Any, spec: Any) -> Itera
 
 def _proofs(part: str, loaded: LoadedRecord, evidence: Any, _spec: Any) -> Iterator[Gap]:
     """Yield a gap if a part proves none of its steps; without memory for its checks, `speed` proves none."""
+    if isinstance(loaded.record.spec, CapturedSpec):
+        return
     is_lost = part == "speed" and evidence.production is not None and evidence.production.lost
     if not evidence.proofs and not is_lost and proof_places(loaded.record.spec, part, ""):
         yield Gap("proof.steps", fact("gap.proven-steps"), fact("gap.no-proofs", part=part))
@@ -321,9 +326,26 @@ def _is_due(record: RunRecord, part: str, when: When) -> bool:
     return when != "training" and experiment.part == part and (when != "windows" or experiment.portable)
 
 
+def captured_gaps(loaded: LoadedRecord) -> Iterator[Gap]:
+    """Yield what a captured record lacks; what it says to be unknown is no gap."""
+    probe, captured, spec = loaded.record.evidence.probe, loaded.record.evidence.captured, loaded.record.spec
+    if probe is None or captured is None or loaded.record.evidence.model is None:
+        yield Gap("captured.evidence", "evidence", fact("gap.evidence", part="captured"))
+        return
+    if probe.num_steps != (asked := spec.probe.steps if spec.probe else 0):
+        yield counts("captured.steps", "steps", probe.num_steps, asked)
+    if not any(probe.batches.values()) and not any(captured.inputs.values()):
+        yield Gap("captured.batches", "batches", fact("gap.batches", fields="tensors"))
+    if probe.taps and "sketch" not in loaded.sketches:
+        yield Gap("probe.sketches", "sketches", fact("gap.sketches", num=len(probe.taps)), "invalid")
+
+
 def gaps(loaded: LoadedRecord) -> Iterator[Gap]:
     """Yield all required evidence that a record lacks, in table order."""
     record = loaded.record
+    if isinstance(record.spec, CapturedSpec):
+        yield from captured_gaps(loaded)
+        return
     for part in (record.experiment.part,) if record.experiment else record.spec.parts:
         if getattr(record.evidence, part) is None:
             yield Gap(f"{part}.evidence", "evidence", fact("gap.evidence", part=part))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact, joined
@@ -86,11 +87,13 @@ def _dataset(reference: LoadedRecord, candidate: LoadedRecord) -> Iterator[Findi
         yield from _labels(rows, names)
 
 
-def label_names(spec: RunSpec) -> dict[int, str]:
+def label_names(spec: RunSpec | CapturedSpec) -> dict[int, str]:
     """Map each label value in `rows.parquet` to its name.
 
     The value is the first 8 bytes of a digest.
     """
+    if isinstance(spec, CapturedSpec):
+        return {}
     names = spec.data.class_names or tuple(f"label {number}" for number in range(spec.model.num_labels or 0))
     return {
         int.from_bytes(bytes.fromhex(digest_bytes(number.to_bytes(8, "little", signed=True)))[:8], "little"): name

@@ -17,6 +17,7 @@ from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import batch
 from plumbline.judge.rungs.bits import FIELDS, bits, different_place, evaluation_bits, other_kernels
+from plumbline.judge.rungs.captured import captured_mismatches
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
 from plumbline.judge.rungs.formats import formats
@@ -29,6 +30,7 @@ from plumbline.judge.rungs.proven import unproven
 from plumbline.judge.rungs.rng import rng
 from plumbline.judge.rungs.windows import proven_steps, side_mismatch, window_mismatch
 from plumbline.judge.spec_precision import other_format
+from plumbline.schema.captured import captured
 from plumbline.schema.fact import Statement
 from plumbline.schema.stage import STAGES, Stage
 
@@ -97,8 +99,10 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
         "settings": settings(pair), "device": side_mismatch(pair, "probe"),
     }  # fmt: skip
     yield from (mismatch for name, mismatch in whole.items() if mismatch is not None and name not in pair.imposed)
-    if (shown := unproven(pair.candidate.record, "probe")) is not None and shown.stage not in pair.imposed:
+    shown = unproven(pair.candidate.record, "probe", pair.reference.record)
+    if shown is not None and (shown.stage not in pair.imposed or captured(pair.candidate.record.spec)):
         yield shown
+    yield from captured_mismatches(pair)
     per_step: dict[str, Callable[[int], Mismatch | None]] = {
         "batch": lambda step: batch(pair, step, known),
         "rng": lambda step: rng(pair, step) if step == 0 else None,

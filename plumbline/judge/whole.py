@@ -15,6 +15,7 @@ from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.required import gaps
 from plumbline.judge.taps import unequal_taps
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import captured
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
@@ -102,6 +103,8 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     The side that lacks it is `reference`, `candidate`, or `either` if the records do not show which one.
     """
     left, right = reference.record, candidate.record
+    if captured(left.spec):
+        return  # its steps may be recorded at other places
     yield from unequal_taps(left.evidence, right.evidence)
     yield from unequal_rows(reference, candidate)
     yield from (("candidate", gap.finding("candidate")) for gap in lost_proofs(left, right))

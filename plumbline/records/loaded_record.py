@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from plumbline.records.part_sizes import MAX_ROW_BYTES, PART_FILES, max_part_bytes, max_rows, unpacked_bytes
 from plumbline.records.tensors import Arrays, check_tensors, read_tensors
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.evidence import BATCH_FIELDS, SKETCH_SIZE
@@ -149,7 +150,7 @@ def load_record(folder: Path) -> LoadedRecord:
     return LoadedRecord(record, folder, sha256=digest_file(folder / RECORD_NAME))
 
 
-def _read_rows(path: Path, spec: RunSpec) -> Arrays:
+def _read_rows(path: Path, spec: RunSpec | CapturedSpec) -> Arrays:
     """Return the columns of `rows.parquet`, after checking declared sizes."""
     try:
         data = path.read_bytes()
@@ -182,7 +183,7 @@ def _numbers(column: pa.ChunkedArray) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, kind), *pieces])
 
 
-def _check_footer(file: pq.ParquetFile, spec: RunSpec, where: str) -> None:
+def _check_footer(file: pq.ParquetFile, spec: RunSpec | CapturedSpec, where: str) -> None:
     """Raise `CorruptDataError` for wrong columns, or more rows than the spec allows."""
     metadata, most = file.metadata, max_rows(spec)
     if metadata.num_rows > most:

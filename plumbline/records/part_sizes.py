@@ -6,6 +6,7 @@ in the header of each page (`PageHeader` of the Parquet format, in Thrift's comp
 
 from __future__ import annotations
 
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.record import RunRecord
@@ -47,8 +48,10 @@ def check_parts(record: RunRecord, where: str) -> None:
             raise CorruptDataError(text, where=where, key="parts")
 
 
-def max_rows(spec: RunSpec) -> int:
-    """Return the maximum number of distinct rows that a training reads."""
+def max_rows(spec: RunSpec | CapturedSpec) -> int:
+    """Return the maximum number of distinct rows that a training reads; of a captured one no row is kept."""
+    if isinstance(spec, CapturedSpec):
+        return 0
     steps = max((part.steps for part in (spec.probe, spec.speed, spec.learn) if part), default=0)
     return min(steps * spec.batch_size + _evaluated(spec), _MAX_ROWS)
 
@@ -56,13 +59,15 @@ def max_rows(spec: RunSpec) -> int:
 def max_part_bytes(record: RunRecord, name: str) -> int:
     """Return the maximum size of the file `name` in this record."""
     spec = record.spec
+    taps = len(record.evidence.probe.taps) if record.evidence.probe else 0
+    if isinstance(spec, CapturedSpec):
+        return (taps * SKETCH_SIZE * _NUMBER if name == "sketches" else 0) + _OVERHEAD
     if name == "rows":
         return MAX_ROW_BYTES * max_rows(spec) + _FOOTER
     if name == "capture":
         return _MAX_CAPTURE_BYTES if record.experiment and record.experiment.captures else _OVERHEAD
     steps, rows = _steps(record), _evaluated(spec)
     length = max(spec.data.sequence_length, spec.model.max_position_embeddings)
-    taps = len(record.evidence.probe.taps) if record.evidence.probe else 0
     sizes = {
         # Twice, as a faulty run may repeat rows: the judge names the cause.
         "batches": 2 * steps * spec.batch_size * (1 + 4 * length) * _NUMBER,

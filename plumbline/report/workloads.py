@@ -13,6 +13,7 @@ from plumbline.report.curves import Curves, curves
 from plumbline.report.sentences import clean, listed, some_of
 from plumbline.report.taps_chart import taps_chart
 from plumbline.report.timing import Bars, step_bars
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.escape import first_of
 
 _MAX_POINTS = 240
@@ -102,6 +103,8 @@ def workload_view(
 
 def _recipe(record: LoadedRecord) -> str:
     spec = record.record.spec
+    if isinstance(spec, CapturedSpec):
+        return f"captured: {spec.steps} steps, seed {spec.seed}, batch {spec.batch_size}"
     model = spec.model
     family = _FAMILIES.get(model.family, clean(model.family, 40))
     return (

@@ -27,6 +27,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from plumbline.schema.base import Count, FailFast, Label, Model, Number, Scalar, Sha256, ShortDigest, Step, Text
+from plumbline.schema.captured import CapturedEvidence
 from plumbline.schema.experiment import AbEvidence
 from plumbline.schema.manifest import ImportReceipt, Shard
 from plumbline.schema.production import ProductionEvidence
@@ -301,6 +302,8 @@ class Evidence(Model):
     probe: ProbeEvidence | None = None
     speed: SpeedEvidence | None = None
     learn: LearnEvidence | None = None
+    captured: CapturedEvidence | None = None
+    """Of a training whose loop is a team's own."""
     ab: AbEvidence | None = None
     """Evidence of the interleaved runs, in the record of an A/B."""
 

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field, field_validator
 
 from plumbline.schema.base import Label, Model, Name, Sha256, Step
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
 from plumbline.schema.evidence import Evidence
@@ -71,7 +72,7 @@ class RunRecord(Model):
     nonce: str = Field(default="", max_length=128)
     """Nonce of the record's order; empty without an order."""
     spec_sha256: Sha256
-    spec: RunSpec
+    spec: RunSpec | CapturedSpec
     experiment: Experiment | None = None
     started_at: Moment
     finished_at: Moment

@@ -12,6 +12,7 @@ from plumbline.judge.native import kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
 from plumbline.schema import limits
+from plumbline.schema.captured import captured
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.portable_parts import is_near, parts
 from plumbline.schema.proof import Draws, Proof, ProofError
@@ -34,13 +35,24 @@ def proofs_of(record: RunRecord, part: str) -> tuple[Proof, ...]:
     return found.proofs if found is not None else ()
 
 
-def unproven(record: RunRecord, part: str) -> Mismatch | None:
-    """Return the first tensor of a training part that contradicts its definition."""
-    rate = getattr(getattr(record.spec, part), "dropout", 0.0)
+def unproven(record: RunRecord, part: str, beside: RunRecord | None = None) -> Mismatch | None:
+    """Return the first tensor of a training part that contradicts its definition.
+
+    A captured loop has no rate of dropout that is asked for, and what `beside` contradicts alike is no difference.
+    """
+    is_captured = captured(record.spec)
+    shared = (
+        {(e.stage, e.name) for proof in proofs_of(beside, part) for e in proof.errors if is_over(e)}
+        if (is_captured and beside is not None)
+        else set()
+    )
+    rate = None if is_captured else getattr(getattr(record.spec, part), "dropout", 0.0)
     for proof in proofs_of(record, part):
-        if (drawn := next((draws for draws in proof.draws if draws.rate != rate or is_off(draws)), None)) is not None:
-            return _off_draws(part, proof, drawn, rate)
-        if (found := next((each for each in proof.errors if is_over(each)), None)) is not None:
+        drawn = (draws for draws in proof.draws if is_off(draws) or (rate is not None and draws.rate != rate))
+        if (draws := next(drawn, None)) is not None:
+            return _off_draws(part, proof, draws, draws.rate if rate is None else rate)
+        over = (each for each in proof.errors if is_over(each) and (each.stage, each.name) not in shared)
+        if (found := next(over, None)) is not None:
             return _off(record, part, proof, found)
     return None
 

@@ -19,6 +19,7 @@ from plumbline.night.rounds.judging import Baselines
 from plumbline.night.rounds.plan import Round
 from plumbline.records import LoadedRecord
 from plumbline.schema.base import read_model
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import InvalidInputError, PlumblineError
 from plumbline.schema.escape import clean
@@ -90,6 +91,8 @@ def row_lines(store: Store, record: LoadedRecord, rows: Iterable[int]) -> tuple[
     Rows without a place and a text are left out.
     Raise `PlumblineError` if the store cannot be read, or has a different dataset of that name.
     """
+    if isinstance(record.record.spec, CapturedSpec):
+        return ()
     spec = record.record.spec.data
     wanted = sorted(set(rows))
     manifest = read_model(Manifest, read_bytes(store, f"{spec.name}/manifest.json"), where=f"{store.url}/{spec.name}")

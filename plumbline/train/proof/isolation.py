@@ -137,3 +137,17 @@ def _of_torch(device: torch.device) -> list[torch.Tensor]:
 
 def _of_libraries() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002 - a module's own draws
+
+
+@contextlib.contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Put the plain values that a module and its children keep back behind the context."""
+    kept = [
+        (each, {name: value for name, value in vars(each).items() if isinstance(value, _PLAIN)})
+        for each in module.modules()
+    ]
+    try:
+        yield
+    finally:
+        for each, values in kept:
+            vars(each).update(values)

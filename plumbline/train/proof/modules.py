@@ -154,7 +154,7 @@ class ModuleProofs:
 
         In a foreign model functions may use weights of modules that they do not call.
         """
-        self._model, self._ranks, self._precision, self._found, self._family = model, ranks, precision, found, family
+        self._model, self._ranks, self.precision, self._found, self._family = model, ranks, precision, found, family
         self._draws = NativeDraws()
         self._is_forward = False
         self._open: list[tuple[nn.Module, int, CallState | None]] = []
@@ -215,7 +215,7 @@ class ModuleProofs:
         stack = ExitStack()
         stack.enter_context(aside())
         stack.enter_context(self._draws.paused())
-        if self._precision in SHORT:
+        if self.precision in SHORT:
             stack.enter_context(torch.autocast(self._ranks.device.type, enabled=False))
         stack.enter_context(repeated)
         stack.enter_context(undisturbed(self._ranks.device, repeated.drew))
@@ -234,7 +234,7 @@ class ModuleProofs:
 
     def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
         """Return the lowest-precision dtype used within a module."""
-        return SHORT.get(self._precision, dtype) if call.level == "block" else dtype
+        return SHORT.get(self.precision, dtype) if call.level == "block" else dtype
 
     def _enters(self, module: nn.Module, given: Any, named: Any) -> Any:
         """Hook the input gradients of a matrix product."""
@@ -400,20 +400,26 @@ class ModuleProofs:
         weight = _matrix(call.module)
         if place not in call.passed or weight is None:
             return
-        dtype = SHORT.get(self._precision, native.dtype)
+        dtype = SHORT.get(self.precision, native.dtype)
         terms = weight.numel() // native.shape[-1]
         found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
         self._compare(found, native, lambda trial: torch.sqrt(self._moved_by(call, place, trial)))
 
-    def gradients(self, names: Mapping[torch.Tensor, str], scale: float) -> None:
-        """Compare the all-reduced gradients with definitions; `scale` is the loss scale."""
-        ranks = self._ranks
+    def gradients(
+        self, names: Mapping[torch.Tensor, str], scale: float, own: Mapping[torch.Tensor, torch.Tensor] | None = None
+    ) -> None:  # fmt: skip
+        """Compare the all-reduced gradients with definitions; `scale` is the loss scale.
+
+        `own`: this process's gradients, as its backward pass left them, instead.
+        """
+        ranks = self._ranks if own is None else Ranks(device=self._ranks.device)
+        given = {value: value.grad for value in names} if own is None else own
         factor, outside = scale * ranks.world, self._uses.found if self._uses is not None else set()
         self.lost |= {names[each]: "is used by a function" for each in outside if each in names}
         comparable = {
             (level, names[parameter]): (parameter, expected)
             for (level, parameter), expected in self._expected.items()
-            if parameter.grad is not None and parameter not in outside and self._is_whole(parameter, expected)
+            if given.get(parameter) is not None and parameter not in outside and self._is_whole(parameter, expected)
         }
         # A process may have lost a module whose code did not compute in fp64 on its own rows.
         everyone = ranks.gather(list(comparable))
@@ -421,27 +427,29 @@ class ModuleProofs:
             if not all((level, name) in known for known in everyone):
                 continue
             parameter, expected = comparable[level, name]
-            if parameter.grad is None:
-                continue
-            exact = self._summed(expected.value) / factor
-            moved = partial(self._moved_sum, parameter, expected.calls, factor)
+            native = given[parameter]
+            assert native is not None  # noqa: S101 - asked above
+            exact = self._summed(expected.value, ranks) / factor
+            moved = partial(self._moved_sum, parameter, expected.calls, factor, ranks)
             found = Found("gradient", name, expected.kind, expected.dtype, expected.rows, exact)
-            self._compare(found, parameter.grad, moved)
+            self._compare(found, native, moved)
 
     def _is_whole(self, parameter: torch.Tensor, expected: _Gradient) -> bool:
         """Return whether an expected gradient includes all uses of its weight."""
         leaf = self._expected.get(("leaf", parameter))
         return leaf is not None and len(leaf.calls) == len(expected.calls)
 
-    def _moved_sum(self, parameter: torch.Tensor, calls: list[_Call], factor: float, trial: int) -> torch.Tensor:
+    def _moved_sum(
+        self, parameter: torch.Tensor, calls: list[_Call], factor: float, ranks: Ranks, trial: int
+    ) -> torch.Tensor:  # fmt: skip
         """Return how far rounding moves a parameter's summed gradient, in roundings."""
-        return (
-            self._summed(torch.stack([self._moved_by(call, parameter, trial) for call in calls]).sum()).sqrt() / factor
-        )
+        moved = torch.stack([self._moved_by(call, parameter, trial) for call in calls]).sum()
+        return self._summed(moved, ranks).sqrt() / factor
 
-    def _summed(self, own: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def _summed(own: torch.Tensor, ranks: Ranks) -> torch.Tensor:
         """Return the tensor summed over all processes."""
-        if self._ranks.world > 1:
+        if ranks.world > 1:
             own = own.clone()
             dist.all_reduce(own)
         return own

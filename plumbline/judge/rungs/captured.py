@@ -1,0 +1,194 @@
+"""Rungs of a captured loop: what only its hooks show, and its formulas in fp64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from plumbline.judge.mismatches import CODES, Basis, Mismatch, Suspicion
+from plumbline.judge.native import rounds_differently
+from plumbline.judge.pair import Pair
+from plumbline.judge.rungs.forward import forward
+from plumbline.judge.rungs.gradient import gradient
+from plumbline.schema import limits
+from plumbline.schema.captured import CapturedEvidence, Exchange, Fp64Pass, SmallSketch
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.sketch import relative_error
+from plumbline.schema.stage import Stage
+from plumbline.schema.tolerance import floor_of, limit, loss_gap, relative
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note
+
+
+def captured_mismatches(pair: Pair) -> Iterator[Mismatch]:
+    """Yield the first mismatch of each kind between two captured records."""
+    left, right = (side.record.evidence.captured for side in (pair.reference, pair.candidate))
+    if left is None or right is None:
+        return
+    for found in (
+        _dropout(pair), _inputs(pair, left, right), _updated(left, right), *_exchanges(left, right),
+        _formula(left, right), *_first_numbers(pair),
+    ):  # fmt: skip
+        if found is not None:
+            yield found
+
+
+def _mismatch(
+    at: Divergence, code: CauseCode, why: Statement, basis: Basis = "given", **numbers: float | None
+) -> Mismatch:  # fmt: skip
+    observed, most = numbers.get("observed"), numbers.get("limit")
+    finding = Finding(
+        check=f"captured.{at.stage}", outcome="drift", metric=fact("captured.metric", at=at.at, step=at.step or 0),
+        observed=observed if observed is None or math.isfinite(observed) else None, limit=most, detail=why,
+    )  # fmt: skip
+    return Mismatch(at, (finding,), (Suspicion(code, why, shown=True),), basis)
+
+
+def _dropout(pair: Pair) -> Mismatch | None:
+    left, right = pair.probes or (None, None)
+    if left is None or right is None or left.dropout == right.dropout:
+        return None
+    ours, theirs = (", ".join(map(str, side.dropout or ())) or "0" for side in (left, right))
+    return _mismatch(
+        Divergence(stage="rng", step=0, at="dropout"), "rng", fact("log.dropout", dropout=theirs, reference=ours)
+    )
+
+
+def _gap(ours: SmallSketch | None, theirs: SmallSketch | None) -> float:
+    if ours is None or theirs is None:
+        return 0.0 if ours is theirs else math.inf
+    error = relative_error(np.array(ours), np.array(theirs))
+    return math.inf if error is None else error
+
+
+def _inputs(pair: Pair, left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None:
+    """Return the first float input beyond rounding: it may be data, or computed by the loop."""
+    steps = zip(*(side.inputs.get(name, ()) for name in left.inputs for side in (left, right)), strict=False)
+    names = list(left.inputs)
+    for step, values in enumerate(steps):
+        for place, name in enumerate(names):
+            error, most = _gap(values[2 * place], values[2 * place + 1]), limit("forward", pair.precision, step)
+            if error > most:
+                why = fact("captured.input", name=name, step=step, error=error, limit=most)
+                return _mismatch(
+                    Divergence(stage="batch", step=step, at=name),
+                    "data.content",
+                    why,
+                    "computed",
+                    observed=error,
+                    limit=most,
+                )
+    return None
+
+
+def _updated(left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None:
+    both = enumerate(zip(left.updated, right.updated, strict=False))
+    step = next((step for step, (ours, theirs) in both if ours != theirs), None)
+    if step is None:
+        return None
+    return _mismatch(
+        Divergence(stage="optimizer", step=step, at="update"), "optimizer", fact("captured.one-updates", step=step)
+    )
+
+
+def _exchanges(left: CapturedEvidence, right: CapturedEvidence) -> Iterator[Mismatch]:
+    """Yield what one side alone does to its gradients before the optimizer sees them."""
+    known, clips = {each.step: each for each in left.exchanges}, list[tuple[Exchange, Exchange]]()
+    for theirs in right.exchanges:
+        ours = known.get(theirs.step)
+        if ours is None:
+            continue
+        if set(theirs.absent) - set(ours.absent):
+            why = fact("captured.absent", rank=theirs.absent[0], step=theirs.step)
+            yield _mismatch(
+                Divergence(stage="gradient", step=theirs.step, at=f"process {theirs.absent[0]}"), "gradient", why
+            )
+            return
+        if set(theirs.apart) - set(ours.apart):
+            rank, name = theirs.apart[0]
+            why = fact("captured.apart", rank=rank, name=name, step=theirs.step)
+            yield _mismatch(Divergence(stage="gradient", step=theirs.step, at=name), "gradient", why)
+            return
+        deviations = (ours.deviation or 0.0, theirs.deviation or 0.0)
+        if deviations[1] > limits.SAME_RATIO > deviations[0]:
+            why = fact("captured.changed", name=theirs.odd, step=theirs.step, deviation=deviations[1])
+            yield _mismatch(Divergence(stage="clipped", step=theirs.step, at=theirs.odd), "gradient", why)
+            return
+        clips.append((ours, theirs))
+    # One factor may be a loss scale's; a clip is the same norm at each step that it reaches.
+    norms = [(a, b) for a, b in clips if a.max_norm is not None and b.max_norm is not None]
+    if norms and all(relative(a.max_norm, b.max_norm) > limits.SAME_RATIO for a, b in norms):
+        ours, theirs = norms[0]
+        why = fact("captured.clipped", step=theirs.step, norm=theirs.max_norm or 0.0, reference=ours.max_norm or 0.0)
+        yield _mismatch(Divergence(stage="clipped", step=theirs.step, at="clipping"), "gradient", why)
+        return
+    other = next(((a, b) for a, b in clips if abs((a.factor or 0.0) - (b.factor or 0.0)) > limits.SAME_RATIO), None)
+    if other is not None:
+        ours, theirs = other
+        if ours.max_norm is None or theirs.max_norm is None:
+            why = fact("captured.factor", step=theirs.step, factor=theirs.factor or 0.0, reference=ours.factor or 0.0)
+            yield _mismatch(Divergence(stage="clipped", step=theirs.step, at="clipping"), "gradient", why)
+
+
+def formula_gaps(left: Fp64Pass, right: Fp64Pass) -> Iterator[tuple[Stage, str, str, float]]:
+    """Yield (stage, name, class, distance) of each tensor of two fp64 passes, in the order of computation."""
+    theirs = {name: numbers for name, _, numbers in right.outputs}
+    for name, kind, numbers in left.outputs:
+        yield "forward", name, kind, _gap(numbers, theirs[name]) if name in theirs else math.inf
+    known = dict(right.gradients)
+    largest = max((float(np.linalg.norm(each)) for _, each in left.gradients if each is not None), default=0.0)
+    for name, numbers in reversed(left.gradients):
+        if name in known:
+            gap, other = _gap(numbers, known[name]), known[name]
+            if numbers is not None and other is not None:
+                size = max(float(np.linalg.norm(numbers)), limits.SMALL_GRADIENT * largest)
+                gap = float(np.linalg.norm(np.subtract(numbers, other))) / size if size else 0.0
+            yield "gradient", name, "", gap
+
+
+def _formula(left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None:
+    """Return the first tensor of the fp64 passes that is another formula's."""
+    ours, theirs = left.window, right.window
+    if ours is None or theirs is None or ours.lost or theirs.lost or ours.fed != theirs.fed:
+        return None
+    for stage, name, kind, gap in formula_gaps(ours, theirs):
+        if gap > limits.EXACT:
+            code = CODES[stage]
+            why = fact("captured.formula", stage=stage, kind=kind, name=name, gap=gap)
+            return _mismatch(
+                Divergence(stage=stage, step=0, at=name), code, why, "portable", observed=gap, limit=limits.EXACT
+            )
+    return None
+
+
+def _first_numbers(pair: Pair) -> Iterator[Mismatch]:
+    """Yield numbers of the first step beyond rounding: between machines nothing else has a limit."""
+    if not pair.common or not rounds_differently(pair.reference.record, pair.candidate.record, "probe"):
+        return
+    plain = replace(pair, scale=1.0)
+    yield from (found for found in (forward(plain, 0), gradient(plain, 0)) if found is not None)
+    left, right = pair.common[0]
+    gap, most = loss_gap(left.loss, right.loss), floor_of("gradient", pair.precision)
+    if left.loss is not None and right.loss is not None and gap > most:
+        why = fact("log.first-loss", loss=right.loss, reference=left.loss)
+        yield _mismatch(Divergence(stage="loss", step=0, at="loss"), "loss", why, "computed", observed=gap, limit=most)
+
+
+def captured_notes(pair: Pair) -> Iterator[Note]:
+    """Yield what was not captured, and what is equal by its formulas."""
+    sides = [side.record.evidence.captured for side in (pair.reference, pair.candidate)]
+    if sides[0] is None or sides[1] is None:
+        return
+    unknown = dict.fromkeys((*sides[0].unknown, *sides[1].unknown))
+    yield Note(text=fact("captured.unknown", what="; ".join(unknown)[:2000]))
+    names = sorted(name for name in {**sides[0].identity, **sides[1].identity}
+                   if sides[0].identity.get(name) != sides[1].identity.get(name))  # fmt: skip
+    if names:
+        yield Note(text=fact("captured.identity", names=", ".join(names)[:2000]))
+    ours, theirs = sides[0].window, sides[1].window
+    if ours is not None and theirs is not None and not (ours.lost or theirs.lost) and ours.fed == theirs.fed:
+        gaps = [gap for *_, gap in formula_gaps(ours, theirs)]
+        if gaps and max(gaps) <= limits.EXACT:
+            yield Note(code="portable", text=fact("captured.equal-formulas", num=len(gaps), largest=max(gaps)))

@@ -1,0 +1,143 @@
+"""Captured training: a team's own loop, of which nothing is known but what its hooks showed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from plumbline.schema.base import Count, Label, Model, Name, Number, ShortDigest, Step, Text
+from plumbline.schema.digest import digest_json
+from plumbline.schema.spec import OptimizerSpec, PartName, Precision, ProbeSpec
+
+MAX_CAPTURED = 10_000
+"""Maximum number of captured steps."""
+_MANY = 200_000
+UNKNOWN = frozenset({"data", "loss", "clipped", "evaluation"})
+"""Evidence that no captured record has: a dataset's manifest, the definitions of loss and clipping, an evaluation."""
+SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8)]
+"""See `plumbline.schema.sketch.small_sketch`."""
+
+
+class CapturedSpec(Model):
+    """Identity of a captured training. Scripts, settings and sources are suspects, and no part of it."""
+
+    kind: Literal["captured"] = "captured"
+    workload: Name
+    seed: int = Field(ge=0, lt=2**63)
+    steps: int = Field(ge=1, le=MAX_CAPTURED)
+    batch_size: Count = 1
+    """Rows of the first step, over all processes."""
+    precision: Precision = "fp32"
+    """Shortest format that autocast or the model used, as measured."""
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of what two records must share: name, seed and number of steps."""
+        return digest_json([self.kind, self.workload, self.seed, self.steps])
+
+    @property
+    def speed_alone(self) -> CapturedSpec:
+        """Return the spec itself: throughput has no settings of its own."""
+        return self
+
+    @property
+    def parts(self) -> tuple[PartName, ...]:
+        """Return the only part: the captured steps are judged as a probe's."""
+        return ("probe",)
+
+    @property
+    def probe(self) -> ProbeSpec:
+        """Return what the judge asks of a probe's settings."""
+        return ProbeSpec.model_construct(steps=self.steps, tap_steps=(), portable_steps=0, precision=self.precision)
+
+    @property
+    def speed(self) -> None:
+        """Return `None`: no throughput run is a part of it."""
+        return
+
+    @property
+    def learn(self) -> None:
+        """Return `None`: no learning curve is a part of it."""
+        return
+
+    @property
+    def task(self) -> str:
+        """Return the name of no task."""
+        return "captured"
+
+    @property
+    def has_row_labels(self) -> bool:
+        """Return `True`: no label is hidden at random, as far as anything shows."""
+        return True
+
+    @property
+    def optimizer(self) -> OptimizerSpec:
+        """Return the schema's defaults, which no captured step is compared with."""
+        return OptimizerSpec()
+
+    def precision_of(self, part: str) -> Precision:  # noqa: ARG002 - as of a trained spec
+        """Return the measured precision."""
+        return self.precision
+
+
+class Exchange(Model):
+    """What happened to the gradients of one step between the backward pass and the optimizer."""
+
+    step: Step
+    factor: Number | None
+    """Gradients that the optimizer saw, as a share of the mean of all processes' own: unscaling and clipping."""
+    deviation: Number | None
+    """Largest relative distance of a parameter's gradient from that one factor."""
+    odd: Label = ""
+    """The parameter with this distance."""
+    max_norm: Number | None = None
+    """Norm to which a single factor below 1 clipped the gradients."""
+    apart: tuple[tuple[Count, Label], ...] = Field(default=(), max_length=1000, fail_fast=True)
+    """(process, parameter) of processes whose optimizer saw another gradient than the first one's."""
+    absent: tuple[Count, ...] = Field(default=(), max_length=1000, fail_fast=True)
+    """Processes whose own gradients are no part of the seen ones."""
+
+
+class Fp64Pass(Model):
+    """One forward and backward pass of the model in fp64, from weights that are equal on every machine."""
+
+    fed: dict[Label, ShortDigest] = Field(default={}, max_length=64)
+    outputs: tuple[tuple[Label, Label, SmallSketch | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """(module, class, sketch of its output) in the order of execution; `None` if not finite."""
+    gradients: tuple[tuple[Label, SmallSketch | None], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    lost: Text = ""
+
+
+class CapturedEvidence(Model):
+    """What only a captured training has, beside the log and the tensors of a probe."""
+
+    identity: dict[Label, Text] = Field(default={}, max_length=1000)
+    """Command, files and sources by digest, settings: a difference is a suspect, never an error."""
+    unknown: tuple[Text, ...] = Field(default=(), max_length=1000, fail_fast=True)
+    """What was not captured, and why: never equal, never a pass."""
+    recorded: tuple[Step, ...] = Field(max_length=1000, fail_fast=True)
+    """Steps whose tensors are recorded and proven."""
+    updated: tuple[bool, ...] = Field(default=(), max_length=MAX_CAPTURED, fail_fast=True)
+    """By step, whether an optimizer ran: loss scaling may skip it."""
+    inputs: dict[Label, tuple[SmallSketch | None, ...]] = Field(default={}, max_length=64)
+    """By float argument of the model, a sketch of it in each step."""
+    evaluations: tuple[tuple[Step, ShortDigest], ...] = Field(default=(), max_length=MAX_CAPTURED, fail_fast=True)
+    """(number of steps done, checksum of the inputs) of passes without a backward pass."""
+    functions: tuple[tuple[Label, Label, Text], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """(module, function, shapes, formats and plain arguments) of the first step, in order."""
+    exchanges: tuple[Exchange, ...] = Field(default=(), max_length=1000, fail_fast=True)
+    window: Fp64Pass | None = None
+    stale: tuple[tuple[Step, Label], ...] = Field(default=(), max_length=1000, fail_fast=True)
+    """(step, parameter) whose gradient of an earlier step was left when the backward pass began."""
+    unheld: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Parameters that got a gradient, and that no given optimizer holds."""
+    num_trained: Count = 0
+    """Parameters that an optimizer holds and that got a gradient."""
+    start: Literal["own", "written", "given"] = "own"
+    """Whether the start weights are the loop's own, were written to the start file, or read from it."""
+
+
+def captured(spec: Any) -> bool:
+    """Return whether a spec is of a captured training."""
+    return isinstance(spec, CapturedSpec)

@@ -1,0 +1,56 @@
+"""A captured loop: what is trained, by which processes, and what could not be seen of it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from plumbline.schema.evidence import ModelEvidence
+from plumbline.train.ranks import Ranks
+
+
+@dataclass
+class Loop:
+    """Facts of one captured loop."""
+
+    folder: Path
+    model: nn.Module
+    """The model, or all models in a `ModuleDict`."""
+    optimizers: Sequence[torch.optim.Optimizer]
+    steps: int
+    seed: int
+    name: str
+    platform: str
+    scaler: Any
+    rate: float | None
+    identity: dict[str, str]
+    ranks: Ranks = field(default_factory=Ranks)
+    described: ModelEvidence | None = None
+    start: Literal["own", "written", "given"] = "own"
+    unknown: dict[str, None] = field(default_factory=dict)
+    """What was not captured, and why, each once."""
+    is_busy: bool = False
+    """Whether a hook works, whose own calls of the model are no part of the training."""
+    spent: float = 0.0
+    started_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    began: float = field(default_factory=time.perf_counter)
+
+    @contextlib.contextmanager
+    def aside(self, what: str) -> Iterator[None]:
+        """Keep what a hook does out of the training: an error in it makes the evidence unknown, and ends nothing."""
+        was_busy, self.is_busy, began = self.is_busy, True, time.perf_counter()
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a recorder ends no training, whatever its evidence meets
+            self.unknown.setdefault(f"{what}: {type(error).__name__}: {error}".splitlines()[0][:300])
+        finally:
+            self.is_busy = was_busy
+            self.spent += 0.0 if was_busy else time.perf_counter() - began

@@ -1,0 +1,195 @@
+"""Record of a captured training: the log, the recorded steps, and what only a captured training has."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from plumbline.schema.captured import CapturedEvidence, CapturedSpec
+from plumbline.schema.digest import SHORT_DIGITS, digest_bytes, digest_file, digest_json
+from plumbline.schema.evidence import SKETCH_SIZE, Evidence, ProbeEvidence
+from plumbline.schema.manifest import DataFile
+from plumbline.schema.record import Exit, RunRecord
+from plumbline.schema.sketch import to_mark
+from plumbline.schema.spec import Precision
+from plumbline.schema.step_log import Inconsistency
+from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.steps import CapturedStep, Steps
+from plumbline.train.digests import finite, host_arrays
+from plumbline.train.machine.fingerprint import read_fingerprint
+from plumbline.train.numerics import read_settings
+from plumbline.train.optimizers import describe_optimizer
+from plumbline.train.record_files import clear_parts, write_parts, write_record
+
+_DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+def _read(values: Sequence[Any]) -> list[Any]:
+    """Return tensors' values as Python numbers, with one copy from the device; others as they are."""
+    arrays = iter(host_arrays([each for each in values if hasattr(each, "detach")]))
+    return [next(arrays).tolist() if hasattr(each, "detach") else each for each in values]
+
+
+def _digest(sums: Any) -> str:
+    return digest_bytes(repr(sums).encode())[:SHORT_DIGITS]
+
+
+def _of_process(steps: Sequence[CapturedStep]) -> list[dict[str, Any]]:
+    """Return each step's values of this process, on the host."""
+    found = []
+    for step in steps:
+        fields = {name for each in step.passes for name in each.marks}
+        floats = {name for each in step.passes for name in each.floats}
+        marks = {name: _read([each.marks[name] for each in step.passes if name in each.marks]) for name in fields}
+        own = dict(zip((f"batch.{name}" for name in step.batch), _read(list(step.batch.values())), strict=True))
+        losses = [each.loss for each in step.passes if each.loss is not None]
+        given = [step.loss] if step.loss is not None else [each.double().mean() for each in losses]
+        found.append({
+            "rows": step.rows or sum(each.rows for each in step.passes),
+            "marks": {name: sum(each) for name, each in marks.items()} | own,
+            "floats": {
+                name: np.sum(_read([each.floats[name] for each in step.passes if name in each.floats]), axis=0).tolist()
+                for name in floats
+            },
+            "loss": float(np.mean(_read(given))) if given else math.nan,
+            "logits": [_digest(each) for each in _read([each.logits for each in step.passes])],
+            "gradients": _read([step.gradients])[0], "weights": _read([step.weights])[0],
+            "generators": step.generators,
+        })  # fmt: skip
+    return found
+
+
+def _columns(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the columns of the log, over all processes."""
+    steps = log.steps
+    places = range(len(steps))
+
+    def each(name: str) -> list[list[Any]]:
+        return [[side[place][name] for side in sides] for place in places]
+
+    fields = sorted({name for side in sides for step in side for name in step["marks"]})
+    marks = {
+        name: [to_mark(sum(step.get(name, 0) for step in found) + 31 * len(sides)) for found in each("marks")]
+        for name in fields
+    }
+    states = each("generators")
+    names = sorted({name for found in states for name in found[0]})
+    sums = {
+        name: [
+            (place, found[0][name] if len({side.get(name) for side in found}) == 1
+             else digest_json([side.get(name) for side in found])[:SHORT_DIGITS])
+            for place, found in enumerate(states) if name in found[0]
+        ]
+        for name in names
+    }  # fmt: skip
+    norms = {full.step: full for full in log.full}
+    return {
+        "num_rows": [sum(found) for found in each("rows")],
+        "batches": marks,
+        "losses": [finite(float(np.mean(found))) for found in each("loss")],
+        "learning_rates": [_rates(step.rates) for step in steps] if all(step.rates for step in steps) else [],
+        "gradient_norms": [finite(norms[place].gradient_norm) if place in norms else None for place in places],
+        "clipped_norms": [finite(norms[place].seen_norm) if place in norms else None for place in places],
+        "weights": [(0, _digest(_read([log.start_weights])[0]))]
+        + [(place + 1, _digest(found[0])) for place, found in enumerate(each("weights"))],
+        # The state of a generator that nothing draws from is no part of the training.
+        "generators": {name: found for name, found in sums.items() if len({mark for _, mark in found}) > 1},
+        "is_training": [step.is_training for step in steps],
+        "logits": [digest_json(found)[:SHORT_DIGITS] for found in each("logits")],
+        "logits_dtype": [step.logits_dtype for step in steps], "loss_dtype": [step.loss_dtype for step in steps],
+        "gradients": [_digest(found) for found in each("gradients")],
+        "loss_scales": [step.scale for step in steps],
+        "dropout": sorted({float(module.p) for module in run.model.modules() if isinstance(module, _DROPOUT)}),
+        "inconsistent": [found.to_json() for found in _apart(each("weights"))],
+    }  # fmt: skip
+
+
+def _rates(rates: tuple[float, ...]) -> float | tuple[float, ...]:
+    return rates[0] if len(set(rates)) == 1 else rates
+
+
+def _apart(weights: list[list[Any]]) -> list[Inconsistency]:
+    """Return the first step behind which a process holds other weights than the first one."""
+    for place, found in enumerate(weights):
+        rank = next((rank for rank, each in enumerate(found) if each != found[0]), None)
+        if rank is not None:
+            return [Inconsistency(step=place + 1, rank=rank, part="weights", event="processes")]
+    return []
+
+
+def _inputs(sides: Sequence[list[dict[str, Any]]], num: int) -> dict[str, list[Any]]:
+    names = sorted({name for side in sides for step in side for name in step["floats"]})
+    found: dict[str, list[Any]] = {}
+    for name in names:
+        sums = [[side[place]["floats"].get(name) for side in sides] for place in range(num)]
+        totals = [np.sum(each, axis=0) if None not in each else None for each in sums]
+        found[name] = [each.tolist() if each is not None and np.isfinite(each).all() else None for each in totals]
+    return found
+
+
+def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> Evidence:
+    groups = [group for each in run.optimizers for group in describe_optimizer(run.model, each)]
+    probe = ProbeEvidence(
+        **_columns(run, log, sides), taps=tuple(tap for full in log.full for tap in full.taps), optimizer=tuple(groups),
+        proofs=tuple(full.proof for full in log.full if full.proof is not None),
+    )  # fmt: skip
+    unknown = [*run.unknown, "the dataset", "the definition of the loss", "an evaluation's numbers"]
+    unknown += ["rates, gradients before and after the update"] if not run.optimizers else []
+    unknown += ["the loss"] if all(loss is None for loss in probe.losses) else []
+    stale = [(step.step, step.stale) for step in log.steps if step.stale]
+    first = log.full[0] if log.full else None
+    captured = CapturedEvidence(
+        identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),
+        updated=tuple(step.is_updated for step in log.steps) if run.optimizers else (),
+        inputs=_inputs(sides, len(log.steps)), window=log.window, stale=tuple(stale[:1000]),
+        evaluations=tuple((step, to_mark(int(_read([mark])[0]))) for step, mark in log.evaluations[:10_000]),
+        exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),
+        unheld=tuple(first.unheld) if first is not None else (), num_trained=first.num_trained if first else 0,
+        start=run.start,
+    )  # fmt: skip
+    return Evidence(model=run.described, probe=probe, captured=captured)
+
+
+def write(run: Loop, log: Steps, error: BaseException | None) -> None:
+    """Write the record's folder in the first process."""
+    mine = _of_process(log.steps)
+    sides = run.ranks.gather(mine)
+    num = min(len(side) for side in sides)
+    log.steps = log.steps[:num]
+    if run.ranks.rank:
+        return
+    evidence = _evidence(run, log, [side[:num] for side in sides])
+    run.folder.mkdir(parents=True, exist_ok=True)
+    clear_parts(run.folder)
+    sketches = np.reshape([each for full in log.full for each in full.sketches], (-1, SKETCH_SIZE))
+    parts = [
+        DataFile(key=name, size=(run.folder / name).stat().st_size, sha256=digest_file(run.folder / name))
+        for name in write_parts(run.folder, {"sketches": {"sketch": sketches}}, None)
+    ]
+    is_done = num >= run.steps
+    message = f"ended after {num} of {run.steps} steps" + (f": {type(error).__name__}" if error else "")
+    formats: list[Precision] = [full.precision for full in log.full]
+    spec = CapturedSpec(
+        workload=run.name, seed=run.seed, steps=run.steps,
+        batch_size=max(evidence.probe.num_rows[:1], default=1) if evidence.probe else 1,
+        precision=next((each for each in formats if each != "fp32"), "fp32"),
+    )  # fmt: skip
+    numerics = {f"probe.{name}": value for name, value in read_settings().items()}
+    seconds = time.perf_counter() - run.began
+    write_record(
+        run.folder,
+        RunRecord(
+            record_id=f"{run.name}-{run.platform}-{secrets.token_hex(4)}"[:63], platform=run.platform,
+            spec_sha256=spec.digest, spec=spec, started_at=run.started_at,
+            finished_at=run.started_at + timedelta(seconds=seconds), evidence=evidence, parts=tuple(parts),
+            fingerprint=read_fingerprint(run.ranks, numerics, {}), timings={"train": seconds, "capture": run.spent},
+            exit=Exit(status="completed") if is_done else Exit(status="failed", code="error", message=message),
+        ),
+    )  # fmt: skip

@@ -1,0 +1,248 @@
+"""One step of a captured loop in full: tensors by stage and name, proofs, and what happened to the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import nn
+
+from plumbline.schema.captured import Exchange
+from plumbline.schema.evidence import Tap
+from plumbline.schema.proof import Proof, ProofError
+from plumbline.schema.spec import Precision
+from plumbline.schema.stage import STAGES, TAPPED, Stage
+from plumbline.train.capture.loop import Loop
+from plumbline.train.digests import finite
+from plumbline.train.engine import read_losses
+from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
+from plumbline.train.proof.repeated import chances
+from plumbline.train.proof.update import UpdateCheck
+from plumbline.train.watch.calls import ModuleCalls
+from plumbline.train.watch.summaries import TensorSummary, read_rows
+
+_ONE_FACTOR = 1e-4
+"""Largest deviation from a single factor that rounding explains, buckets in bf16 apart."""
+
+
+class RecordedStep:
+    """Hooks on modules and parameters for one step, and what they saw."""
+
+    def __init__(self, run: Loop, step: int, *, is_watched: bool) -> None:
+        self._run, self.step, self._is_watched = run, step, is_watched
+        self._names: dict[torch.Tensor, str] = {
+            value: name for name, value in run.model.named_parameters() if value.requires_grad
+        }
+        self._own: dict[torch.Tensor, torch.Tensor] = {}
+        self._opened: list[tuple[Stage, str, str, bool, TensorSummary]] = []
+        self._found: list[Found] = []
+        self._modules: ModuleProofs | None = None
+        self._updates: dict[torch.optim.Optimizer, UpdateCheck] = {}
+        self._is_skipped = False
+        self._calls = ModuleCalls(self._see)
+        self.precision: Precision = "fp32"
+        self.taps: list[Tap] = []
+        self.sketches: list[NDArray[np.float64]] = []
+        self.proof: Proof | None = None
+        self.exchange: Exchange | None = None
+        self.gradient_norm: float | None = None
+        self.seen_norm: float | None = None
+        self.unheld: list[str] = []
+        self.num_trained = 0
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Hook modules and parameters within the context."""
+        with ExitStack() as hooks:
+            if self._is_watched:
+                run = self._run
+                self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
+                hooks.callback(self._modules.close)
+                hooks.enter_context(self._calls.hook(run.model))
+                self._calls.forward_done()
+            for value in self._names:
+                hooks.enter_context(value.register_post_accumulate_grad_hook(self._keep))
+            yield
+
+    def _keep(self, parameter: torch.Tensor) -> None:
+        with self._run.aside("a gradient"):
+            if parameter.grad is not None and parameter.grad.layout == torch.strided:
+                self._own[parameter] = parameter.grad.detach().clone()
+
+    def moved(self) -> None:
+        """Note that the weights changed between this step's update and the next step."""
+        if self.proof is not None:
+            changed = ProofError(stage="state", name="weights", kind="", dtype="", error=None)
+            self.proof = self.proof.replace(errors=(changed, *self.proof.errors))
+
+    def feeds(self) -> None:
+        """Start a forward pass; names of modules go on counting within a step."""
+        self.precision = _format(self._run.model, self._run.ranks.device)
+        self._calls.feeds()
+        if self._modules is not None:
+            self._modules.precision = self.precision
+            self._modules.feeds()
+
+    def forward_done(self) -> None:
+        """End a forward pass."""
+        self._calls.forward_done()
+        if self._modules is not None:
+            self._modules.forward_done()
+
+    def stale(self) -> str:
+        """Return the first parameter whose gradient is left of an earlier step."""
+        left = ((name, value.grad) for value, name in self._names.items() if value.grad is not None)
+        return next((name for name, each in left if bool(each.any())), "")
+
+    def _see(self, name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
+        with self._run.aside("a module's output"):
+            self._open("forward", name, type(module).__name__, value, leaf=next(module.children(), None) is None)
+
+    def _open(self, stage: Stage, name: str, kind: str, value: torch.Tensor, *, leaf: bool = True) -> None:
+        if value.layout != torch.strided:
+            return
+        summary = TensorSummary(value, value.shape, unsigned=False, sketched=True)
+        summary.add(value.detach().contiguous())
+        self._opened.append((stage, name, kind, leaf, summary))
+
+    def _owner(self, name: str) -> str:
+        return type(self._run.model.get_submodule(name.rpartition(".")[0])).__name__
+
+    def before_update(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
+        """Compare own with seen gradients, prove the own ones, and copy the optimizer's state."""
+        held = {value for group in optimizer.param_groups for value in group["params"]}
+        own = {value: each for value, each in self._own.items() if value in held}
+        self.num_trained += len(own)
+        if self._modules is not None and not closure:
+            self._modules.gradients(self._names, 1.0, own)
+        for value, each in own.items():
+            self._open("gradient", self._names[value], self._owner(self._names[value]), each)
+        if not closure:
+            seen = {value: value.grad for value in own if value.grad is not None}
+            self._compare(own, seen)
+            self._updates[optimizer] = UpdateCheck(self._run.model, optimizer)
+            self._updates[optimizer].before()
+
+    def _compare(self, own: Mapping[torch.Tensor, torch.Tensor], seen: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        """Measure one factor between all processes' mean gradients and those that the optimizer sees."""
+        ranks, scale = self._run.ranks, float(self._run.scaler.get_scale()) if self._run.scaler is not None else 1.0
+        named = {self._names[value]: each.double() / scale for value, each in own.items() if value in seen}
+        if not named or len({tuple(each) for each in ranks.gather(list(named))}) > 1:
+            return
+        total = {name: each.clone() for name, each in named.items()}
+        for each in total.values() if ranks.world > 1 else ():
+            dist.all_reduce(each)
+        mean = {name: each / ranks.world for name, each in total.items()}
+        native = {self._names[value]: each.detach().double() for value, each in seen.items()}
+        ratio, deviation, odd = _factor(mean, native)
+        self.gradient_norm, self.seen_norm = (_norm(each) for each in (mean, native))
+        self._is_skipped = not math.isfinite(self.gradient_norm)
+        apart: list[tuple[int, str]] = []
+        absent: list[int] = []
+        if ranks.world > 1:
+            sums = ranks.gather({name: float(each.sum()) for name, each in native.items()})
+            for rank, each in enumerate(sums):
+                name = next((name for name in each if each[name] != sums[0].get(name)), None)
+                apart += [(rank, name)] if name is not None else []
+            without = {name: (total[name] - named[name]) / ranks.world for name in named}
+            off = ranks.gather(_factor(without, native)[1])
+            absent = [rank for rank, each in enumerate(off) if each < _ONE_FACTOR < deviation]
+        is_clipped = deviation <= _ONE_FACTOR and 0 < ratio < 1 - _ONE_FACTOR
+        self.exchange = Exchange(
+            step=self.step, factor=finite(ratio), deviation=finite(deviation), odd=odd, apart=tuple(apart),
+            absent=tuple(absent), max_norm=finite(self.seen_norm) if is_clipped else None,
+        )  # fmt: skip
+
+    def after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Compare the update with its definition, and keep the updated tensors."""
+        check = self._updates.get(optimizer)
+        if check is not None and not self._is_skipped:
+            rates = [float(group["lr"]) for group in optimizer.param_groups]
+            for name, error in check.errors(rates):
+                self._found.append(Found("optimizer", name, check.kind, torch.float32, 1, error))
+        for group in optimizer.param_groups:
+            for value in group["params"]:
+                if value in self._names:
+                    self._open("optimizer", self._names[value], self._owner(self._names[value]), value)
+
+    def ends(self) -> None:
+        """Read all tensors and errors from the device; release what holds the graph."""
+        for name, value in self._run.model.named_buffers():
+            if value.is_floating_point():
+                self._open("optimizer", name, self._owner(name), value)
+        held = {value for each in self._run.optimizers for group in each.param_groups for value in group["params"]}
+        if self._run.optimizers:
+            self.unheld = [self._names[value] for value in self._own if value not in held]
+        self._read()
+        self._prove()
+        self._own, self._opened, self._found, self._updates = {}, [], [], {}
+        self._modules = None
+        chances.cache_clear()
+
+    def _read(self) -> None:
+        rows, _ = read_rows([summary for *_, summary in self._opened])
+        read = list(zip(self._opened, rows, strict=True))
+        for wanted in TAPPED:
+            for (stage, name, kind, leaf, summary), row in read:
+                if stage == wanted:
+                    found = summary.read(*row)
+                    self.sketches.append(found.sketch)
+                    self.taps.append(
+                        Tap(
+                            step=self.step, stage=stage, name=name, kind=kind, shape=found.shape, leaf=leaf,
+                            dtype=str(found.dtype).removeprefix("torch."), norm=finite(found.norm), sha256=found.sha256,
+                        )
+                    )  # fmt: skip
+
+    def _prove(self) -> None:
+        errors = read_losses([found.error for found in self._found])
+        listed = [
+            ProofError(
+                stage=found.stage, name=found.name, kind=found.kind, dtype=str(found.dtype).removeprefix("torch."),
+                terms=found.terms, error=finite(error),
+            )
+            for found, error in zip(self._found, errors, strict=True)
+            if error != NO_FORM
+        ]  # fmt: skip
+        listed.sort(key=lambda each: STAGES.index(each.stage))
+        lost = dict(self._modules.lost) if self._modules is not None else {}
+        lost |= {f"updates {place}": check.lost for place, check in enumerate(self._updates.values()) if check.lost}
+        why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
+        draws = self._modules.draws() if self._modules is not None else ()
+        self.proof = Proof(
+            step=self.step, errors=() if self._is_skipped else tuple(listed), tensors=len(listed), draws=draws,
+            lost=why, skipped=self._is_skipped,
+        )  # fmt: skip
+
+
+def _format(model: nn.Module, device: torch.device) -> Precision:
+    """Return the shortest format in force: autocast's, or that of the weights."""
+    own = {value.dtype for value in model.parameters()}
+    if torch.is_autocast_enabled(device.type):
+        own.add(torch.get_autocast_dtype(device.type))
+    if torch.bfloat16 in own:
+        return "bf16"
+    return "fp16" if torch.float16 in own else "fp32"
+
+
+def _norm(tensors: Mapping[str, torch.Tensor]) -> float:
+    return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in tensors.values()])))
+
+
+def _factor(own: Mapping[str, torch.Tensor], seen: Mapping[str, torch.Tensor]) -> tuple[float, float, str]:
+    """Return the best single factor, the largest relative distance from it, and the parameter where that is."""
+    names = list(own)
+    dots = torch.stack([(own[name] * seen[name]).sum() for name in names]).sum()
+    squares = torch.stack([own[name].square().sum() for name in names]).sum()
+    ratio = float(dots / squares) if float(squares) else 0.0
+    least = 1e-3 * max(_norm(seen), 1e-300) / len(names)
+    off = torch.stack([(seen[name] - own[name] * ratio).norm() for name in names])
+    shares = off / torch.stack([seen[name].norm() for name in names]).clamp_min(least)
+    worst = int(shares.argmax())
+    return ratio, float(shares[worst]), names[worst]

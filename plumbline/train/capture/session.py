@@ -1,0 +1,261 @@
+"""Recorder of a loop that is a team's own: hooks on its models and optimizers, and one call a step.
+
+A root's forward pass begins a step; its backward pass makes it a part of the training, and no evaluation. The hooks of
+an optimizer show rates, gradients and update. Between the recorded steps only checksums and numbers are kept, on the
+device. No hook raises into the training, and none changes a bit of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from typing_extensions import Self
+
+from plumbline.schema.captured import MAX_CAPTURED
+from plumbline.schema.digest import digest_json
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.variables import variable
+from plumbline.train.capture.identity import describe_program
+from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.record import write
+from plumbline.train.capture.recorded import RecordedStep
+from plumbline.train.capture.start import load_start
+from plumbline.train.capture.steps import CapturedStep, Steps
+from plumbline.train.capture.window import fp64_pass
+from plumbline.train.models.model import describe_model
+from plumbline.train.ranks import Ranks
+from plumbline.train.watch.summaries import is_summarizing
+
+_DRAWN = 2
+"""Steps that are recorded in full beside the first one."""
+
+
+def _drawn(draw: str, seed: int, steps: int) -> tuple[int, ...]:
+    """Return the first step, and those that the round and the seed draw: the same on all platforms."""
+    places = (1 + int(digest_json([draw, seed, place])[:8], 16) % (steps - 1) for place in range(_DRAWN) if steps > 1)
+    return tuple(sorted({0, *places}))
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """Return the model inside of DistributedDataParallel and of a compiler."""
+    inner = getattr(model, "_orig_mod", None) or (
+        model.module if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)) else None
+    )
+    return _bare(inner) if isinstance(inner, nn.Module) else model
+
+
+class Capture:
+    """Recorder of a loop, as a context; `step` ends each of its steps, and the last one writes the record."""
+
+    def __init__(
+        self, folder: str | PathLike[str] | None, model: nn.Module | Mapping[str, nn.Module], optimizer: Any = None, *,
+        steps: int, seed: int = 0, name: str = "mine", platform: str = "here", start: str | PathLike[str] | None = None,
+        scaler: Any = None, config: Iterable[str | PathLike[str]] = (), rate: float | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare the recorder.
+
+        Args:
+            folder: Where the record is written; without it, the variable PLUMBLINE_RECORD says so.
+            model: The model, or several by name.
+            optimizer: One, several, or `None` for updates by hand, whose `rate` is given.
+            steps: Number of updates to record; the loop may go on behind them.
+            seed: The loop's own, a part of the training's name.
+            name: The training's name: records of one name are compared.
+            platform: Where it runs.
+            start: File of start weights: the first training writes it, later ones begin with its values.
+            scaler: A `GradScaler`, whose scale is divided out.
+            config: Files of settings, which are suspects if they differ.
+            rate: Learning rate of updates by hand.
+
+        Raises `ConfigurationError` for arguments that cannot be meant.
+
+        """
+        models = {"": model} if isinstance(model, nn.Module) else dict(model)
+        where = str(folder or variable("PLUMBLINE_RECORD"))
+        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer] if optimizer else []
+        optimizers = [getattr(each, "optimizer", each) for each in optimizers]
+        _check(where, models, optimizers, steps)
+        bare = {key: _bare(each) for key, each in models.items()}
+        whole = bare[""] if list(bare) == [""] else nn.ModuleDict(bare)
+        self.loop = Loop(
+            Path(where), whole, optimizers, steps, seed, name, platform, scaler, rate, describe_program(whole, config)
+        )
+        self._is_compiled = any(hasattr(each, "_orig_mod") for each in models.values())
+        # A compiler would trace the hooks of a module inside.
+        self._roots = {key: each if hasattr(each, "_orig_mod") else bare[key] for key, each in models.items()}
+        self._is_sharded = any(hasattr(value, "full_tensor") for value in whole.parameters())
+        self._recorded = () if self._is_sharded else _drawn(variable("PLUMBLINE_ROUND"), seed, steps)
+        self._start_file, self.is_done = start, False
+        self._hooks, self._step_hooks = ExitStack(), ExitStack()
+        self._step: CapturedStep | None = None
+        self._full: RecordedStep | None = None
+
+    def __enter__(self) -> Self:
+        """Hook models and optimizers, and describe what is trained."""
+        run = self.loop
+        run.ranks = self._join()
+        run.start = load_start(run.model, self._start_file, run.ranks)
+        run.described = describe_model(run.model)
+        self.log = Steps(run)
+        if self._is_sharded:
+            run.unknown.setdefault("tensors and proofs: the weights are sharded")
+        if self._is_compiled:
+            run.unknown.setdefault("tensors and proofs of modules: the model is compiled")
+        for key, root in self._roots.items():
+            enter = self._hooks.enter_context
+            enter(root.register_forward_pre_hook(partial(self._enters, key), with_kwargs=True, prepend=True))
+            enter(root.register_forward_hook(self._leaves, with_kwargs=True, always_call=True))
+        for optimizer in run.optimizers:
+            self._hooks.enter_context(optimizer.register_step_pre_hook(self._updates))
+            self._hooks.enter_context(optimizer.register_step_post_hook(self._updated))
+        self._prepare(0)
+        return self
+
+    def _join(self) -> Ranks:
+        """Return the processes that train this model together: those which hold the same parameters."""
+        parameters = dict(self.loop.model.named_parameters())
+        device = next(iter(parameters.values())).device
+        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+            return Ranks(device=device)
+        control = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
+        ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, control)
+        own = digest_json([[name, list(value.shape)] for name, value in parameters.items()])
+        if len(set(ranks.gather(own))) == 1:
+            return ranks
+        self.loop.unknown.setdefault("exchange and other processes: each holds parameters of its own")
+        return Ranks(rank=dist.get_rank(), device=device)
+
+    def _prepare(self, step: int) -> None:
+        """Hook the modules and parameters if the next step is recorded in full."""
+        self._step_hooks.close()
+        self._step_hooks, self._step, self._full = ExitStack(), None, None
+        if step in self._recorded:
+            with self.loop.aside("tensors"):
+                self._full = RecordedStep(self.loop, step, is_watched=not self._is_compiled)
+                self._step_hooks.enter_context(self._full.hooked())
+
+    def _enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
+        if self.loop.is_busy or self.is_done or is_summarizing():
+            return
+        with self.loop.aside("a forward pass"):
+            is_trained = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+            if self._step is None:
+                if not is_trained:
+                    self.log.evaluated(module, given, named)
+                    return
+                self._begin(module, given, named)
+            if not is_trained:
+                self.log.evaluated(module, given, named)
+            elif self._step is not None and not self._step.is_updating:
+                self._step.enters(key, module, given, named)
+                if self._full is not None:
+                    self._full.feeds()
+
+    def _begin(self, module: nn.Module, given: Any, named: Any) -> None:
+        self._step = CapturedStep(self.loop, self.log)
+        self.log.compare_state()
+        if not self.log.num_steps and not self._is_compiled and not self._is_sharded:
+            self.log.window = fp64_pass(module, given, named)
+
+    def _leaves(self, module: nn.Module, given: Any, named: Any, output: Any) -> None:  # noqa: ARG002 - a hook
+        if self.loop.is_busy or self.is_done or self._step is None or is_summarizing():
+            return
+        with self.loop.aside("a forward pass"):
+            if torch.is_grad_enabled() and not self._step.is_updating:
+                if self._full is not None:
+                    self._full.forward_done()
+                self._step.leaves(output, self._full)
+
+    def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Handle the start of an update; a closure's calls of the model are no rows of the step."""
+        if self.is_done or self.loop.is_busy or self._step is None:
+            return
+        with self.loop.aside("an update"):
+            closure = args[1] if len(args) > 1 else (kwargs or {}).get("closure")  # the first one is the optimizer
+            has_closure = closure is not None
+            self._step.is_updating = has_closure
+            if self._full is not None:
+                self._full.before_update(optimizer, closure=has_closure)
+            if not has_closure:
+                self._step.updates(optimizer)
+
+    def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - a hook
+        if self.is_done or self.loop.is_busy or self._step is None:
+            return
+        with self.loop.aside("an update"):
+            if self._step.is_updating:
+                self._step.updates(optimizer)
+                self._step.is_updating = False
+            self._step.is_updated = True
+            if self._full is not None:
+                self._full.after_update(optimizer)
+
+    def step(self, batch: Any = None, loss: torch.Tensor | float | None = None) -> None:
+        """End a step: call it once an update, with the batch and the loss where the model's own call hides them."""
+        if self.is_done or self.loop.is_busy:
+            return
+        with self.loop.aside("a step"):
+            if self._step is None:
+                self.loop.unknown.setdefault(
+                    f"step {self.log.num_steps}: no forward pass of the given model was seen (call the model itself, "
+                    "and no method of it)"
+                )
+                return
+            step, full = self._step, self._full
+            if not self.loop.optimizers:
+                step.updates(None)
+            step.ends(batch, loss)
+            if full is not None:
+                full.ends()
+            self.log.add(step, full)
+        if self.log.num_steps >= self.loop.steps:
+            self._write(None)
+        else:
+            self._prepare(self.log.num_steps)
+
+    def _write(self, error: BaseException | None) -> None:
+        if self.is_done:
+            return
+        self.is_done = True
+        self._step_hooks.close()
+        self._hooks.close()
+        write(self.loop, self.log, error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write the record of a loop that ended early or failed."""
+        self._write(error)
+
+
+def _check(folder: str, models: Mapping[str, Any], optimizers: Sequence[Any], steps: int) -> None:
+    """Raise `ConfigurationError` for arguments that cannot be meant."""
+
+    def wrong(key: str, why: str, hint: str) -> ConfigurationError:
+        return ConfigurationError(why, where="capture", key=key, hint=hint)
+
+    if not folder:
+        raise wrong("folder", "no folder is given", "name one, or set PLUMBLINE_RECORD")
+    if not models or not all(isinstance(each, nn.Module) for each in models.values()):
+        raise wrong("model", "is no torch.nn.Module", "give the model, or a dictionary of models by name")
+    if not 1 <= steps <= MAX_CAPTURED:
+        raise wrong("steps", f"{steps} is not between 1 and {MAX_CAPTURED}", "name the number of updates to record")
+    parameters = [value for each in models.values() for value in each.parameters()]
+    if not parameters:
+        raise wrong("model", "has no parameters", "give the model that is trained")
+    if any(isinstance(value, nn.parameter.UninitializedParameter) for value in parameters):
+        raise wrong("model", "has lazy parameters", "call the model once before it is captured")
+    if any(value.device.type == "cpu" and value.is_shared() for value in parameters):
+        raise wrong("model", "keeps its weights in shared memory", "captured is one process, or processes with DDP")
+    for each in optimizers:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise wrong("optimizer", f"{type(each).__name__} is no torch.optim.Optimizer", "give it, or None")

@@ -1,0 +1,176 @@
+"""Log of a captured loop: checksums and numbers of each step, which stay on the device until the record is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from plumbline.schema.captured import Fp64Pass
+from plumbline.schema.digest import SHORT_DIGITS
+from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.recorded import RecordedStep
+from plumbline.train.capture.tensors import arguments, checksum_of, named_tensors, sampled
+from plumbline.train.digests import checksum
+from plumbline.train.numerics import digest_states, read_states
+from plumbline.train.watch.calls import first_tensor
+
+_SAMPLED = 16
+"""Tensors of which each step sums the first values, spread over the model: what trains, moves some of them."""
+_LONGEST = 1 << 20
+
+
+@cache
+def _signs(size: int, device: torch.device) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(size)
+    return (torch.randint(0, 2, (size,), generator=generator) * 2 - 1).double().to(device)
+
+
+def float_sketch(value: torch.Tensor) -> torch.Tensor:
+    """Return eight signed sums of a tensor's values, fp64, without a synchronisation."""
+    flat = value.detach().reshape(-1)[:_LONGEST].double()
+    flat = flat * _signs(len(flat), flat.device)
+    padded = torch.nn.functional.pad(flat, (0, -len(flat) % 8))
+    return padded.reshape(8, -1).sum(1)
+
+
+@dataclass
+class _Pass:
+    """One forward pass of a root."""
+
+    marks: dict[str, torch.Tensor] = field(default_factory=dict)
+    floats: dict[str, torch.Tensor] = field(default_factory=dict)
+    rows: int = 0
+    logits: torch.Tensor | None = None
+    loss: torch.Tensor | None = None
+    is_reached: bool = False
+
+
+class CapturedStep:
+    """Values of one step, most of them still on the device."""
+
+    def __init__(self, run: Loop, log: Steps) -> None:
+        self._run, self._log, self.step = run, log, log.num_steps
+        self.generators = {name: each[:SHORT_DIGITS] for name, each in digest_states(read_states()).items()}
+        self.is_training = all(module.training for module in run.model.modules() if module is not run.model)
+        self.is_training &= run.model.training or isinstance(run.model, nn.ModuleDict)
+        self.passes: list[_Pass] = []
+        self.logits_dtype = self.loss_dtype = ""
+        self.rates: tuple[float, ...] = ()
+        self.scale: float | None = float(run.scaler.get_scale()) if run.scaler is not None else None
+        self.gradients: torch.Tensor | None = None
+        self.weights: torch.Tensor | None = None
+        self.loss: torch.Tensor | float | None = None
+        self.batch: dict[str, torch.Tensor] = {}
+        self.rows = 0
+        self.stale = ""
+        self.is_updating = self.is_updated = False
+
+    def enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
+        """Store checksums of a micro-batch: exact ones of integers, sketches of computed or given floats."""
+        found, first = _Pass(), sum(each.rows for each in self.passes)
+        self.passes.append(found)
+        for name, value in named_tensors(arguments(module.forward, given, named)):
+            full = f"{key}.{name}" if key else name
+            found.rows = found.rows or (value.shape[0] if value.dim() else 1)
+            if value.is_floating_point() or value.is_complex():
+                found.floats[full] = float_sketch(value.real if value.is_complex() else value)
+            else:
+                found.marks[full] = checksum_of(value, first)
+
+    def leaves(self, output: Any, full: RecordedStep | None) -> None:
+        """Store the logits and the model's own loss; wait for the backward pass."""
+        found = self.passes[-1]
+        logits, loss = first_tensor(output), getattr(output, "loss", None)
+        if logits is not None:
+            self.logits_dtype = str(logits.dtype).removeprefix("torch.")
+            found.logits = sampled([logits], logits.device)
+        if isinstance(loss, torch.Tensor):
+            found.loss, self.loss_dtype = loss.detach(), str(loss.dtype).removeprefix("torch.")
+        reached = loss if isinstance(loss, torch.Tensor) and loss.requires_grad else logits
+        if reached is not None and reached.requires_grad:
+            is_first = len(self.passes) == 1
+            reached.register_hook(lambda _: self._reach(found, full if is_first else None))
+
+    def _reach(self, found: _Pass, full: RecordedStep | None) -> None:
+        if full is not None and not found.is_reached:
+            with self._run.aside("gradients before the backward pass"):
+                self.stale = full.stale()
+        found.is_reached = True
+
+    def updates(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Store rates and a sample of the gradients as an optimizer sees them."""
+        rates = [float(group["lr"]) for group in optimizer.param_groups] if optimizer is not None else []
+        self.rates += tuple(rates) if optimizer is not None else (self._run.rate,) if self._run.rate is not None else ()
+        gradients = sampled([value.grad for value in self._log.sampled], self._run.ranks.device)
+        self.gradients = gradients if self.gradients is None else self.gradients * 31 + gradients
+
+    def ends(self, batch: Any, loss: torch.Tensor | float | None) -> None:
+        """Store what the loop names itself, and a sample of the weights."""
+        reached = [each for each in self.passes if each.is_reached]
+        evaluations = [each for each in self.passes if reached and not each.is_reached]
+        self.passes = reached or self.passes
+        for each in evaluations:
+            self._log.evaluations.append((self.step, _sum(each.marks.values(), self._run.ranks.device)))
+        for name, value in named_tensors(batch) if batch is not None else ():
+            self.rows = self.rows or (value.shape[0] if value.dim() else 1)
+            if not value.is_floating_point():
+                self.batch[name] = checksum_of(value)
+        self.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        self.weights = sampled([*self._log.sampled, *self._log.moving], self._run.ranks.device)
+
+
+def _sum(marks: Any, device: torch.device) -> torch.Tensor:
+    return torch.stack([torch.zeros((), dtype=torch.int64, device=device), *(each.to(device) for each in marks)]).sum()
+
+
+class Steps:
+    """All steps so far, with what is known of the whole loop."""
+
+    def __init__(self, run: Loop) -> None:
+        self.run = run
+        trained = [value for value in run.model.parameters() if value.requires_grad]
+        self.sampled = trained[:: max(1, len(trained) // _SAMPLED)]
+        """Parameters of which each step sums the first values."""
+        floats = [value for value in run.model.buffers() if value.is_floating_point()]
+        self.moving = floats[:: max(1, len(floats) // _SAMPLED)]
+        self.steps: list[CapturedStep] = []
+        self.full: list[RecordedStep] = []
+        self.evaluations: list[tuple[int, torch.Tensor]] = []
+        self.window: Fp64Pass | None = None
+        self.start_weights = sampled([*self.sampled, *self.moving], run.ranks.device)
+        self.kept: tuple[int, torch.Tensor] | None = None
+        """(step, checksum of all weights before it), if the step before was recorded."""
+
+    @property
+    def num_steps(self) -> int:
+        """Return the number of complete steps."""
+        return len(self.steps)
+
+    def whole(self) -> torch.Tensor:
+        """Return the checksum of all weights."""
+        return checksum([value for value in self.run.model.parameters() if value.numel()], self.run.ranks.device)
+
+    def compare_state(self) -> None:
+        """Compare the weights with those behind the step before, if that was recorded."""
+        if self.kept is not None and self.kept[0] == self.num_steps:
+            is_moved = bool((self.kept[1] != self.whole()).any())
+            if is_moved and self.full:
+                self.full[-1].moved()
+        self.kept = None
+
+    def evaluated(self, module: nn.Module, given: Any, named: Any) -> None:
+        """Store the inputs' checksum of a pass without gradients."""
+        tensors = [value for _, value in named_tensors(arguments(module.forward, given, named))]
+        marks = [checksum_of(value) for value in tensors if not value.is_floating_point() and not value.is_complex()]
+        self.evaluations.append((self.num_steps, _sum(marks, self.run.ranks.device)))
+
+    def add(self, step: CapturedStep, full: RecordedStep | None) -> None:
+        """Store a complete step."""
+        self.steps.append(step)
+        if full is not None:
+            self.full.append(full)
+            self.kept = (self.num_steps, self.whole())

@@ -1,0 +1,65 @@
+"""Callbacks for Hugging Face's Trainer and for Lightning, which record the loops of these libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline.train.capture.session import Capture
+
+
+def hugging_face_callback(folder: str | None = None, *, steps: int, **settings: Any) -> Any:
+    """Return a callback: `Trainer(..., callbacks=[hugging_face_callback("runs/aws", steps=20)])`.
+
+    `settings` are those of `capture`. Batch and loss come from the model's own call.
+    """
+    from transformers import TrainerCallback
+
+    class Callback(TrainerCallback):  # type: ignore[misc]
+        """Recorder of a Trainer's loop."""
+
+        def __init__(self) -> None:
+            self._run: Capture | None = None
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - a callback
+            """Hook model and optimizer."""
+            own = {"seed": args.seed, **settings}
+            self._run = Capture(folder, given["model"], given["optimizer"], steps=steps, **own).__enter__()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - a callback
+            """End a step, which may have had several micro-batches."""
+            if self._run is not None:
+                self._run.step()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - a callback
+            """Write the record of a training that ended early."""
+            if self._run is not None:
+                self._run.__exit__(None, None, None)
+
+    return Callback()
+
+
+def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any) -> Any:
+    """Return a callback: `Trainer(callbacks=[lightning_callback("runs/aws", steps=20)])`."""
+    from lightning.pytorch import Callback as Base  # type: ignore[import-not-found]
+
+    class Callback(Base):  # type: ignore[misc]
+        """Recorder of a Lightning loop."""
+
+        def __init__(self) -> None:
+            self._run: Capture | None = None
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            """Hook model and optimizers."""
+            self._run = Capture(folder, module, trainer.optimizers, steps=steps, **settings).__enter__()
+
+        def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:  # noqa: ARG002 - a callback
+            """End the step before: Lightning clears gradients behind each update."""
+            if self._run is not None:
+                self._run.step()
+
+        def on_train_end(self, trainer: Any, module: Any) -> None:  # noqa: ARG002 - a callback
+            """Write the record of a training that ended early."""
+            if self._run is not None:
+                self._run.__exit__(None, None, None)
+
+    return Callback()

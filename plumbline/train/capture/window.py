@@ -1,0 +1,97 @@
+"""One pass of a model in fp64 from weights that are equal on every machine: shows its formula without rounding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from plumbline.schema.captured import Fp64Pass
+from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
+from plumbline.schema.sketch import small_sketch
+from plumbline.train.capture.tensors import arguments
+from plumbline.train.digests import host_array
+from plumbline.train.engine_state import without_dropout
+from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.portable.fp64 import fp64_arithmetic
+from plumbline.train.proof.isolation import by_owner, mapped, restored, undisturbed
+from plumbline.train.watch.calls import ModuleCalls, first_tensor
+
+_ROWS = 4
+Numbers = tuple[float, ...] | None
+
+
+def hashed(shape: tuple[int, ...], name: str, device: torch.device) -> torch.Tensor:
+    """Return pseudo-random fp64 values in [-1, 1), equal on every device, by the digest of `name`."""
+    salt = int(digest_json(name)[:8], 16)
+    place = torch.arange(math.prod(shape), dtype=torch.int64, device=device) + salt * 0x9E3779B1
+    mixed = place * 0x5851F42D4C957F2D
+    mixed = (mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D
+    return (((mixed >> 33) & 0xFFFFFF).double() / 2**23 - 1.0).reshape(shape)
+
+
+def _numbers(value: torch.Tensor) -> Numbers:
+    array = host_array(value.double()).reshape(-1)
+    found = tuple(map(float, small_sketch(array)))
+    return found if all(map(math.isfinite, found)) else None
+
+
+def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return a value for each parameter, from its name and its own size to a power of two."""
+    made: dict[torch.Tensor, torch.Tensor] = {}
+    for name, value in model.named_parameters():
+        size = float(value.detach().double().square().mean().sqrt()) if value.numel() else 1.0
+        scale = 2.0 ** round(math.log2(size)) if size and math.isfinite(size) else 2.0**-4
+        made[value] = (hashed(tuple(value.shape), name, value.device) * scale).requires_grad_(value.requires_grad)
+    return {name: made[value] for name, value in by_owner(model, "named_parameters")}
+
+
+def _few(value: torch.Tensor, rows: int) -> torch.Tensor:
+    own = value.detach()[:_ROWS] if value.dim() and value.shape[0] == rows else value.detach()
+    return own.double() if own.is_floating_point() else own.clone()
+
+
+def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Fp64Pass:
+    """Return the pass over a few rows of one call's arguments, or why there is none."""
+    tensors: list[torch.Tensor] = []
+    mapped([list(given), named], tensors.append)
+    sizes = {each.shape[0] for each in tensors if each.dim()}
+    rows = sizes.pop() if len(sizes) == 1 else -1  # such as a graph, whose tensors have other first sizes
+    few, keywords = mapped([list(given), named], lambda value: _few(value, rows))
+    fed = {
+        name: digest_array(host_array(value))[:SHORT_DIGITS]
+        for name, value in arguments(model.forward, tuple(few), keywords).items()
+        if isinstance(value, torch.Tensor)
+    }
+    outputs: list[tuple[str, str, Numbers]] = []
+
+    def see(name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
+        outputs.append((name, type(module).__name__, _numbers(value)))
+
+    calls, weights = ModuleCalls(see), _weights(model)
+    buffers = {
+        name: value.detach().double() if value.is_floating_point() else value.detach().clone()
+        for name, value in by_owner(model, "named_buffers")
+    }
+    wanted = {name: weights[name] for name, value in model.named_parameters() if value.requires_grad}
+    device = next(iter(weights.values())).device
+    try:
+        with (
+            undisturbed(device, lambda: None), restored(model), without_dropout(model), calls.hook(model),
+            torch.enable_grad(), torch.autocast(device.type, enabled=False), fp64_arithmetic(),
+        ):  # fmt: skip
+            output = first_tensor(functional_call(model, weights | buffers, tuple(few), keywords, tie_weights=False))
+            calls.forward_done()
+            slopes: tuple[torch.Tensor | None, ...] = ()
+            if output is not None and output.requires_grad:
+                slope = hashed(tuple(output.shape), "slope", output.device)
+                slopes = torch.autograd.grad(output, list(wanted.values()), slope, allow_unused=True)
+    except MODULE_ERRORS as error:
+        return Fp64Pass(fed=fed, lost=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+    gradients = tuple(
+        (name, None if each is None else _numbers(each)) for name, each in zip(wanted, slopes, strict=False)
+    )
+    return Fp64Pass(fed=fed, outputs=tuple(outputs), gradients=gradients)
