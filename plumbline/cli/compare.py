@@ -1,4 +1,4 @@
-"""`plumbline compare REFERENCE CANDIDATE`: judge two records: verdict, first divergence, cause."""
+"""`plumbline compare REFERENCE [CANDIDATE]`: judge two records, or one by itself: verdict, divergence, cause."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def register(subparsers: Any) -> None:
     """Add the command `compare` to the parser."""
     parser = subparsers.add_parser("compare", help=summary(__doc__), description=__doc__)
     parser.add_argument("reference", help="the reference record: folder, STORE-URL/records/ID, or with --suite an id")
-    parser.add_argument("candidate", help="the record to judge: likewise")
+    parser.add_argument(
+        "candidate", nargs="?", help="the record to judge: likewise; without it, one record is judged by itself"
+    )
     parser.add_argument("--suite", type=Path, help="a suite file whose [gates] are used, and whose store has the ids")
     parser.add_argument(
         "--throughput", action="store_true", help="the reference is this platform's baseline: judge throughput too"

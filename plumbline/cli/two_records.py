@@ -11,6 +11,7 @@ from pathlib import Path
 from plumbline.cli.options import say
 from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.judge import compare
+from plumbline.judge.alone import judge_alone
 from plumbline.judge.rounds import rerun_problem
 from plumbline.judge.spec_differences import named_rows
 from plumbline.night.central import CentralStore
@@ -39,7 +40,13 @@ class JudgedPair:
 
 
 def judged(args: argparse.Namespace, suite: Suite | None, folder: Path) -> JudgedPair:
-    """Judge the candidate; records from a store are downloaded to `folder`."""
+    """Judge the candidate, or one record by itself; records from a store are downloaded to `folder`."""
+    if args.candidate is None:
+        if args.rerun is not None or args.throughput:
+            why = "needs a record to compare with"
+            raise ConfigurationError(why, where="compare", key="--throughput, --rerun", hint="name a candidate")
+        alone = _record(args.reference, suite, folder)
+        return JudgedPair(judge_alone(alone), alone, alone)
     reference, candidate = (_record(name, suite, folder) for name in (args.reference, args.candidate))
     confirms: SpeedEvidence | None = None
     problem: Statement = ""

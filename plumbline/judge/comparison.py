@@ -10,7 +10,7 @@ from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.captured import captured_notes
+from plumbline.judge.rungs.captured import captured_notes, lost_formula
 from plumbline.judge.rungs.log import log_of, logged
 from plumbline.judge.rungs.production import lost_checks, production_findings, production_notes
 from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
@@ -20,9 +20,10 @@ from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
 from plumbline.judge.walk import Walk
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import captured
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import SpeedEvidence
-from plumbline.schema.fact import fact, joined
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import PartName
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Finding, Judgement, Note, worst
@@ -137,8 +138,10 @@ def _lost(compared: Compared, part: PartName) -> Iterator[Finding]:
         is_equal = walk is None or walk.equal
     else:
         is_equal = all(log_of(side, part) for side in sides) and logged(pair, part, is_due=True) is None
-    why = lost_windows(pair, part) or next((lost for side in sides if (lost := lost_checks(side, part))), "")
+    why: Statement = lost_windows(pair, part) or next((lost for side in sides if (lost := lost_checks(side, part))), "")
     lacking = part == "probe" and len(sides_of(pair, part)) < len(sides)
+    if captured(pair.candidate.record.spec):
+        why, lacking = lost_formula(pair), False
     if not is_equal and (why or lacking):
         detail = fact("windows.lost", why=why) if why else fact("comparison.no-windows")
         yield Finding(check=f"{part}.portable", outcome="inconclusive", metric=fact("gap.windows"), detail=detail)

@@ -81,12 +81,19 @@ def walk(pair: Pair) -> Walk:
     rounding = other_kernels(pair)
     standings = tuple(_computed(pair, is_excused=bool(rounding)))
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
-    causes = _with_first(sorted(_given(pair), key=attrgetter("position")), _first_beyond(pair, standings, apart))
+    given = sorted(_given(pair), key=attrgetter("position"))
+    given = _without_consequences(given) if captured(pair.candidate.record.spec) else given
+    causes = _with_first(given, _first_beyond(pair, standings, apart))
     if rounding and not causes and (format_ := other_format(pair, "probe")) is not None:
         causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
         causes[0] = replace(causes[0], is_certain=True)
     return Walk(tuple(_distinct(causes)), rounding, standings, proven_steps(pair))
+
+
+def _without_consequences(causes: list[Mismatch]) -> list[Mismatch]:
+    """Drop the numbers of a captured loop that differ behind another cause."""
+    return [cause for place, cause in enumerate(causes) if cause.basis not in ("computed", "portable") or not place]
 
 
 def _given(pair: Pair) -> Iterator[Mismatch]:

@@ -72,8 +72,10 @@ def comparison_table(
 
     page, console = _console(colour=colour)
     base, name = (clean(name, 80) for name in pair_names(reference.record, candidate.record))
+    name = base if reference is candidate else name
     result = PlatformResult(**judgement.model_dump(), **record_numbers(candidate.record))
-    title = f"{name} against {base}, {clean(candidate.record.spec.workload, 63)}"
+    beside = "by itself" if reference is candidate else f"against {base}"
+    title = f"{name} {beside}, {clean(candidate.record.spec.workload, 63)}"
     _head(console, judgement.verdict, title, {name: result})
     _explain(console, name, result)
     for cause in judgement.causes:

@@ -13,8 +13,10 @@ from plumbline.schema.spec import OptimizerSpec, PartName, Precision, ProbeSpec
 MAX_CAPTURED = 10_000
 """Maximum number of captured steps."""
 _MANY = 200_000
-UNKNOWN = frozenset({"data", "loss", "clipped", "evaluation"})
-"""Evidence that no captured record has: a dataset's manifest, the definitions of loss and clipping, an evaluation."""
+MAX_ROWS = 50_000
+"""Maximum number of rows of a field whose checksums a record contains."""
+UNKNOWN = frozenset({"batch", "data", "evaluation"})
+"""Evidence that no captured record has, such as a manifest; its batches have a rung of their own."""
 SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8)]
 """See `plumbline.schema.sketch.small_sketch`."""
 
@@ -122,6 +124,10 @@ class CapturedEvidence(Model):
     """By step, whether an optimizer ran: loss scaling may skip it."""
     inputs: dict[Label, tuple[SmallSketch | None, ...]] = Field(default={}, max_length=64)
     """By float argument of the model, a sketch of it in each step."""
+    rows: dict[Label, tuple[Annotated[tuple[ShortDigest, ...], Field(max_length=MAX_ROWS)], ...]] = Field(
+        default={}, max_length=64
+    )
+    """By integer field and step, a checksum of each row, of the first steps."""
     evaluations: tuple[tuple[Step, ShortDigest], ...] = Field(default=(), max_length=MAX_CAPTURED, fail_fast=True)
     """(number of steps done, checksum of the inputs) of passes without a backward pass."""
     functions: tuple[tuple[Label, Label, Text], ...] = Field(default=(), max_length=_MANY, fail_fast=True)

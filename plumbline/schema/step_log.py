@@ -56,11 +56,17 @@ class LoggedStep:
     gradients: str | None = None
     gradient_norm: float | None = None
     clipped_norm: float | None = None
+    clipped: str | None = None
     learning_rate: float | tuple[float, ...] | None = None
     """Of all parameter groups, or where they differ, of each."""
     loss_scale: float | None = None
     weights: str | None = None
     """Checksum of all weights after the step."""
+
+    @property
+    def clipped_bits(self) -> tuple[float, str | None] | str | None:
+        """Return the exact norm and checksum of the gradients as the optimizer saw them."""
+        return self.clipped if self.clipped_norm is None else (self.clipped_norm, self.clipped)
 
 
 class StepLog(Model):
@@ -89,8 +95,10 @@ class StepLog(Model):
     loss_dtype: Formats = ()
     defined_losses: Numbers = ()
     """The loss from the same logits and labels, computed by plumbline in fp64 by the task's definition."""
-    gradients: Marks = ()
-    """Checksums of all gradients before clipping."""
+    gradients: Annotated[tuple[ShortDigest | None, ...], Field(max_length=MAX_LOGGED), FailFast()] = ()
+    """Checksums of all gradients before clipping; `None` where a captured loop's are not recorded."""
+    clipped: Annotated[tuple[ShortDigest | None, ...], Field(max_length=MAX_LOGGED), FailFast()] = ()
+    """Checksums of gradients as the optimizer saw them; of a captured loop alone, whose other steps show no norm."""
     loss_scales: Numbers = ()
     dropout: tuple[Number, ...] | None = Field(default=None, max_length=1000, fail_fast=True)
     """The probabilities of the model's dropout layers as they were built, each once."""
@@ -138,7 +146,7 @@ class StepLog(Model):
 COLUMNS = {
     "num_rows": "num_rows", "is_training": "is_training", "logits": "logits", "logits_dtype": "logits_dtype",
     "loss": "losses", "loss_dtype": "loss_dtype", "defined_loss": "defined_losses", "gradients": "gradients",
-    "gradient_norm": "gradient_norms", "clipped_norm": "clipped_norms", "learning_rate": "learning_rates",
-    "loss_scale": "loss_scales",
+    "gradient_norm": "gradient_norms", "clipped_norm": "clipped_norms", "clipped": "clipped",
+    "learning_rate": "learning_rates", "loss_scale": "loss_scales",
 }  # fmt: skip
 """Column of each value of a step."""

@@ -32,7 +32,7 @@ def has_row_labels(task: str) -> bool:
 
 def draws_labels(task: str) -> bool:
     """Return whether tokens are masked randomly, which decides the labels."""
-    return TASKS[task] == "token"
+    return TASKS.get(task) == "token"
 
 
 def built_in_family(task: str) -> str:

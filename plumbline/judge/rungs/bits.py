@@ -12,13 +12,14 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping
+from plumbline.schema.captured import captured
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import UNIT, floor_of, loss_gap, relative
 from plumbline.schema.verdict import Divergence, Finding
 
 FIELDS: dict[Stage, str] = {
-    "forward": "logits", "loss": "loss", "gradient": "gradients", "clipped": "clipped_norm", "optimizer": "weights",
+    "forward": "logits", "loss": "loss", "gradient": "gradients", "clipped": "clipped_bits", "optimizer": "weights",
 }  # fmt: skip
 """Field of a step that shows a stage's bits."""
 
@@ -38,7 +39,9 @@ def different_place(pair: Pair, step: int, stage: Stage) -> str | None:
     left, right = pair.common[step]
     name = FIELDS[stage]
     tap = _first_tap(pair, step, "forward") if stage == "forward" else None
-    if tap is None and getattr(left, name) == getattr(right, name):
+    ours, theirs = getattr(left, name), getattr(right, name)
+    is_missing = captured(pair.reference.record.spec) and None in (ours, theirs)  # recorded in one of them alone
+    if tap is None and (ours == theirs or is_missing):
         return None
     measured = tap or _measured(pair, step, stage)
     return measured.reference.name if measured else {"forward": "logits", "clipped": "clipping"}.get(stage, stage)

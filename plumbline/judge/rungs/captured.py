@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -28,8 +29,8 @@ def captured_mismatches(pair: Pair) -> Iterator[Mismatch]:
     if left is None or right is None:
         return
     for found in (
-        _dropout(pair), _inputs(pair, left, right), _updated(left, right), *_exchanges(left, right),
-        _formula(left, right), *_first_numbers(pair),
+        _batch(pair, left, right), _dropout(pair), _inputs(pair, left, right), _updated(left, right),
+        *_exchanges(left, right), _formula(left, right), *_first_numbers(pair),
     ):  # fmt: skip
         if found is not None:
             yield found
@@ -54,6 +55,43 @@ def _dropout(pair: Pair) -> Mismatch | None:
     return _mismatch(
         Divergence(stage="rng", step=0, at="dropout"), "rng", fact("log.dropout", dropout=theirs, reference=ours)
     )
+
+
+_LABELS = frozenset({"label", "labels", "target", "targets", "y"})
+
+
+def _batch(pair: Pair, left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None:
+    """Return the first batch that differs, by what became of its rows."""
+    for ours, theirs in pair.common:
+        names = [name for name in {**ours.batch, **theirs.batch} if ours.batch.get(name) != theirs.batch.get(name)]
+        # What the loop names itself is its batch; the model's arguments may be computed of it.
+        names = [name for name in names if name.startswith("batch.")] or names
+        if names:
+            step = ours.step
+            code, why = _of_rows(left, right, step, names)
+            return _mismatch(Divergence(stage="batch", step=step, at=names[0].removeprefix("batch.")), code, why)
+    return None
+
+
+def _of_rows(
+    left: CapturedEvidence, right: CapturedEvidence, step: int, names: list[str]
+) -> tuple[CauseCode, Statement]:  # fmt: skip
+    content = [name for name in names if name.rpartition(".")[2] not in _LABELS]
+    first = (content or names)[0]
+    sides = [side.rows.get(first, ())[step : step + 1] for side in (left, right)]
+    if not content or not all(sides):
+        code: CauseCode = "data.content" if content else "data.labels"
+        return code, fact("log.fields", fields=", ".join(names))
+    ours, theirs = (side[0] for side in sides)
+    num = sum(a != b for a, b in zip(ours, theirs, strict=False)) + abs(len(ours) - len(theirs))
+    if len(ours) != len(theirs):
+        return "data.order", fact("batch.num-rows", num=len(theirs), reference=len(ours))
+    if Counter(ours) == Counter(theirs):
+        return "data.order", fact("batch.order")
+    known = {row for batch in left.rows.get(first, ()) for row in batch}
+    if all(row in known for row in theirs):
+        return "data.order", fact("batch.rows", num=num, total=len(theirs))
+    return "data.content", fact("captured.rows", num=num, total=len(theirs), name=first.removeprefix("batch."))
 
 
 def _gap(ours: SmallSketch | None, theirs: SmallSketch | None) -> float:
@@ -176,6 +214,17 @@ def _first_numbers(pair: Pair) -> Iterator[Mismatch]:
         yield _mismatch(Divergence(stage="loss", step=0, at="loss"), "loss", why, "computed", observed=gap, limit=most)
 
 
+def lost_formula(pair: Pair) -> Statement:
+    """Return why two captured records do not show that their formulas are equal, or ""."""
+    sides = [side.record.evidence.captured for side in (pair.reference, pair.candidate)]
+    windows = [side.window for side in sides if side is not None and side.window is not None]
+    if len(windows) < len(sides):
+        return fact("captured.no-pass")
+    if lost := next((window.lost for window in windows if window.lost), ""):
+        return lost
+    return "" if windows[0].fed == windows[1].fed else fact("captured.other-inputs")
+
+
 def captured_notes(pair: Pair) -> Iterator[Note]:
     """Yield what was not captured, and what is equal by its formulas."""
     sides = [side.record.evidence.captured for side in (pair.reference, pair.candidate)]
@@ -183,6 +232,8 @@ def captured_notes(pair: Pair) -> Iterator[Note]:
         return
     unknown = dict.fromkeys((*sides[0].unknown, *sides[1].unknown))
     yield Note(text=fact("captured.unknown", what="; ".join(unknown)[:2000]))
+    if pair.reference is pair.candidate:
+        return
     names = sorted(name for name in {**sides[0].identity, **sides[1].identity}
                    if sides[0].identity.get(name) != sides[1].identity.get(name))  # fmt: skip
     if names:

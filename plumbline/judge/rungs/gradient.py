@@ -10,6 +10,7 @@ import numpy as np
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, TapError
 from plumbline.schema import limits
+from plumbline.schema.captured import captured
 from plumbline.schema.evidence import Tap
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.step_log import LoggedStep
@@ -162,6 +163,8 @@ def _scale(pair: Pair, over: list[TapError]) -> _Scale | None:
 def clipping(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch if only one side clipped its gradient norm wrongly."""
     left, right = pair.common[step]
+    if captured(pair.reference.record.spec):
+        return None  # whose norm is its own
     optimizer = pair.reference.record.spec.optimizer
     off = tuple(_off(side, optimizer.max_grad_norm) for side in (left, right))
     limit = clipping_limit(pair.precision, pair.reference.record.evidence.model)

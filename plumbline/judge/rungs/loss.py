@@ -15,6 +15,8 @@ from plumbline.schema.verdict import Divergence, Finding
 def loss(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch if only one side's loss contradicts its logits."""
     left, right = pair.common[step]
+    if left.defined_loss is right.defined_loss is None:
+        return None  # of a captured loop
     off = (loss_gap(left.defined_loss, left.loss), loss_gap(right.defined_loss, right.loss))
     limit = pair.loss_limit(0)
     if left.loss == right.loss or max(off) <= limit:

@@ -47,6 +47,8 @@ def unproven(record: RunRecord, part: str, beside: RunRecord | None = None) -> M
         else set()
     )
     rate = None if is_captured else getattr(getattr(record.spec, part), "dropout", 0.0)
+    # State that a loop changes by itself, such as clamped weights, is no fault where no other loop shows it.
+    shared |= {("state", "weights")} if is_captured and beside is None else set()
     for proof in proofs_of(record, part):
         drawn = (draws for draws in proof.draws if is_off(draws) or (rate is not None and draws.rate != rate))
         if (draws := next(drawn, None)) is not None:

@@ -7,12 +7,13 @@ import secrets
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from plumbline.schema.captured import CapturedEvidence, CapturedSpec
+from plumbline.schema.captured import MAX_ROWS, CapturedEvidence, CapturedSpec
 from plumbline.schema.digest import SHORT_DIGITS, digest_bytes, digest_file, digest_json
 from plumbline.schema.evidence import SKETCH_SIZE, Evidence, ProbeEvidence
 from plumbline.schema.manifest import DataFile
@@ -21,6 +22,7 @@ from plumbline.schema.sketch import to_mark
 from plumbline.schema.spec import Precision
 from plumbline.schema.step_log import Inconsistency
 from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.steps import CapturedStep, Steps
 from plumbline.train.digests import finite, host_arrays
 from plumbline.train.machine.fingerprint import read_fingerprint
@@ -47,13 +49,20 @@ def _of_process(steps: Sequence[CapturedStep]) -> list[dict[str, Any]]:
     for step in steps:
         fields = {name for each in step.passes for name in each.marks}
         floats = {name for each in step.passes for name in each.floats}
-        marks = {name: _read([each.marks[name] for each in step.passes if name in each.marks]) for name in fields}
+        marks = {
+            name: [
+                mark
+                for piece in _read([each.marks[name] for each in step.passes if name in each.marks])
+                for mark in piece
+            ]
+            for name in fields
+        }
         own = dict(zip((f"batch.{name}" for name in step.batch), _read(list(step.batch.values())), strict=True))
         losses = [each.loss for each in step.passes if each.loss is not None]
         given = [step.loss] if step.loss is not None else [each.double().mean() for each in losses]
         found.append({
             "rows": step.rows or sum(each.rows for each in step.passes),
-            "marks": {name: sum(each) for name, each in marks.items()} | own,
+            "marks": marks | own,
             "floats": {
                 name: np.sum(_read([each.floats[name] for each in step.passes if name in each.floats]), axis=0).tolist()
                 for name in floats
@@ -74,11 +83,6 @@ def _columns(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> di
     def each(name: str) -> list[list[Any]]:
         return [[side[place][name] for side in sides] for place in places]
 
-    fields = sorted({name for side in sides for step in side for name in step["marks"]})
-    marks = {
-        name: [to_mark(sum(step.get(name, 0) for step in found) + 31 * len(sides)) for found in each("marks")]
-        for name in fields
-    }
     states = each("generators")
     names = sorted({name for found in states for name in found[0]})
     sums = {
@@ -92,7 +96,7 @@ def _columns(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> di
     norms = {full.step: full for full in log.full}
     return {
         "num_rows": [sum(found) for found in each("rows")],
-        "batches": marks,
+        "batches": {name: [_digest(rows) for rows in steps] for name, steps in _rows(sides, len(steps)).items()},
         "losses": [finite(float(np.mean(found))) for found in each("loss")],
         "learning_rates": [_rates(step.rates) for step in steps] if all(step.rates for step in steps) else [],
         "gradient_norms": [finite(norms[place].gradient_norm) if place in norms else None for place in places],
@@ -104,11 +108,18 @@ def _columns(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> di
         "is_training": [step.is_training for step in steps],
         "logits": [digest_json(found)[:SHORT_DIGITS] for found in each("logits")],
         "logits_dtype": [step.logits_dtype for step in steps], "loss_dtype": [step.loss_dtype for step in steps],
-        "gradients": [_digest(found) for found in each("gradients")],
+        "gradients": [_of_taps(norms[place]) if place in norms else None for place in places],
+        "clipped": [_digest(found) if any(found) else None for found in each("gradients")],
         "loss_scales": [step.scale for step in steps],
         "dropout": sorted({float(module.p) for module in run.model.modules() if isinstance(module, _DROPOUT)}),
         "inconsistent": [found.to_json() for found in _apart(each("weights"))],
     }  # fmt: skip
+
+
+def _of_taps(full: RecordedStep) -> str | None:
+    """Return the digest of a recorded step's own gradients."""
+    found = {tap.name: tap.sha256 for tap in full.taps if tap.stage == "gradient"}
+    return digest_json(found)[:SHORT_DIGITS] if found else None
 
 
 def _rates(rates: tuple[float, ...]) -> float | tuple[float, ...]:
@@ -122,6 +133,25 @@ def _apart(weights: list[list[Any]]) -> list[Inconsistency]:
         if rank is not None:
             return [Inconsistency(step=place + 1, rank=rank, part="weights", event="processes")]
     return []
+
+
+def _rows(sides: Sequence[list[dict[str, Any]]], num: int) -> dict[str, list[list[int]]]:
+    """Return the checksums of all processes' rows, by field and step."""
+    names = sorted({name for side in sides for step in side for name in step["marks"]})
+    return {
+        name: [[mark for side in sides for mark in side[place]["marks"].get(name, ())] for place in range(num)]
+        for name in names
+    }
+
+
+def _kept_rows(rows: dict[str, list[list[int]]]) -> dict[str, list[list[str]]]:
+    """Return the rows of the first steps, as many as a record holds."""
+    found: dict[str, list[list[str]]] = {}
+    for name, steps in rows.items():
+        sums = accumulate(len(step) for step in steps)
+        kept = sum(num <= MAX_ROWS for num in sums)
+        found[name] = [[to_mark(mark) for mark in step] for step in steps[:kept]]
+    return found
 
 
 def _inputs(sides: Sequence[list[dict[str, Any]]], num: int) -> dict[str, list[Any]]:
@@ -148,7 +178,8 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     captured = CapturedEvidence(
         identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),
         updated=tuple(step.is_updated for step in log.steps) if run.optimizers else (),
-        inputs=_inputs(sides, len(log.steps)), window=log.window, stale=tuple(stale[:1000]),
+        inputs=_inputs(sides, len(log.steps)), window=log.window,
+        rows=_kept_rows(_rows(sides, len(log.steps))), stale=tuple(stale[:1000]),
         evaluations=tuple((step, to_mark(int(_read([mark])[0]))) for step, mark in log.evaluations[:10_000]),
         exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),
         unheld=tuple(first.unheld) if first is not None else (), num_trained=first.num_trained if first else 0,

@@ -117,12 +117,12 @@ class RecordedStep:
     def before_update(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
         """Compare own with seen gradients, prove the own ones, and copy the optimizer's state."""
         held = {value for group in optimizer.param_groups for value in group["params"]}
-        own = {value: each for value, each in self._own.items() if value in held}
-        self.num_trained += len(own)
+        self.num_trained += sum(value in held for value in self._own)
+        # Of several optimizers, each shows the gradients of its own parameters.
+        is_alone = len(self._run.optimizers) == 1
+        own = {value: each for value, each in self._own.items() if is_alone or value in held}
         if self._modules is not None and not closure:
             self._modules.gradients(self._names, 1.0, own)
-        for value, each in own.items():
-            self._open("gradient", self._names[value], self._owner(self._names[value]), each)
         if not closure:
             seen = {value: value.grad for value in own if value.grad is not None}
             self._compare(own, seen)
@@ -173,6 +173,9 @@ class RecordedStep:
 
     def ends(self) -> None:
         """Read all tensors and errors from the device; release what holds the graph."""
+        for value, name in self._names.items():
+            if value in self._own:
+                self._open("gradient", name, self._owner(name), self._own[value])
         for name, value in self._run.model.named_buffers():
             if value.is_floating_point():
                 self._open("optimizer", name, self._owner(name), value)

@@ -196,8 +196,10 @@ class Capture:
                 self._step.updates(optimizer)
                 self._step.is_updating = False
             self._step.is_updated = True
+            self._step.weigh()
             if self._full is not None:
                 self._full.after_update(optimizer)
+                self.log.kept = (self.log.num_steps + 1, self.log.whole())
 
     def step(self, batch: Any = None, loss: torch.Tensor | float | None = None) -> None:
         """End a step: call it once an update, with the batch and the loss where the model's own call hides them."""

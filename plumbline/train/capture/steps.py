@@ -13,7 +13,7 @@ from plumbline.schema.captured import Fp64Pass
 from plumbline.schema.digest import SHORT_DIGITS
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.recorded import RecordedStep
-from plumbline.train.capture.tensors import arguments, checksum_of, named_tensors, sampled
+from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled
 from plumbline.train.digests import checksum
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.watch.calls import first_tensor
@@ -70,8 +70,8 @@ class CapturedStep:
         self.is_updating = self.is_updated = False
 
     def enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
-        """Store checksums of a micro-batch: exact ones of integers, sketches of computed or given floats."""
-        found, first = _Pass(), sum(each.rows for each in self.passes)
+        """Store a micro-batch: exact checksums of integers by row, sketches of computed or given floats."""
+        found = _Pass()
         self.passes.append(found)
         for name, value in named_tensors(arguments(module.forward, given, named)):
             full = f"{key}.{name}" if key else name
@@ -79,7 +79,7 @@ class CapturedStep:
             if value.is_floating_point() or value.is_complex():
                 found.floats[full] = float_sketch(value.real if value.is_complex() else value)
             else:
-                found.marks[full] = checksum_of(value, first)
+                found.marks[full] = row_marks(value)
 
     def leaves(self, output: Any, full: RecordedStep | None) -> None:
         """Store the logits and the model's own loss; wait for the backward pass."""
@@ -118,13 +118,23 @@ class CapturedStep:
         for name, value in named_tensors(batch) if batch is not None else ():
             self.rows = self.rows or (value.shape[0] if value.dim() else 1)
             if not value.is_floating_point():
-                self.batch[name] = checksum_of(value)
+                self.batch[name] = row_marks(value)
         self.loss = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        if self.weights is None:
+            self.weigh()
+        if not self.rates and self._run.optimizers:
+            groups = (group for each in self._run.optimizers for group in each.param_groups)
+            self.rates = tuple(float(group["lr"]) for group in groups)
+
+    def weigh(self) -> None:
+        """Store a sample of the weights behind an update."""
         self.weights = sampled([*self._log.sampled, *self._log.moving], self._run.ranks.device)
 
 
 def _sum(marks: Any, device: torch.device) -> torch.Tensor:
-    return torch.stack([torch.zeros((), dtype=torch.int64, device=device), *(each.to(device) for each in marks)]).sum()
+    return torch.stack(
+        [torch.zeros((), dtype=torch.int64, device=device), *(each.sum().to(device) for each in marks)]
+    ).sum()
 
 
 class Steps:
@@ -165,7 +175,7 @@ class Steps:
     def evaluated(self, module: nn.Module, given: Any, named: Any) -> None:
         """Store the inputs' checksum of a pass without gradients."""
         tensors = [value for _, value in named_tensors(arguments(module.forward, given, named))]
-        marks = [checksum_of(value) for value in tensors if not value.is_floating_point() and not value.is_complex()]
+        marks = [row_marks(value) for value in tensors if not value.is_floating_point() and not value.is_complex()]
         self.evaluations.append((self.num_steps, _sum(marks, self.run.ranks.device)))
 
     def add(self, step: CapturedStep, full: RecordedStep | None) -> None:
@@ -173,4 +183,3 @@ class Steps:
         self.steps.append(step)
         if full is not None:
             self.full.append(full)
-            self.kept = (self.num_steps, self.whole())

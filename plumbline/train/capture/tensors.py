@@ -11,7 +11,6 @@ import torch
 from plumbline.schema.sketch import keys
 from plumbline.train.digests import LANES, lanes
 
-_LABELS = frozenset({"label", "labels", "target", "targets", "y"})
 _WIDEST = 1 << 12
 _WORDS = 64
 
@@ -32,11 +31,6 @@ def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tenso
             yield from named_tensors(entry, f"{name}.{own}" if name else own)
 
 
-def is_label(name: str) -> bool:
-    """Return whether a field holds labels, by its name."""
-    return name.rpartition(".")[2] in _LABELS
-
-
 def arguments(forward: Callable[..., Any], given: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
     """Return a call's arguments by the names of its signature."""
     try:
@@ -47,19 +41,18 @@ def arguments(forward: Callable[..., Any], given: tuple[Any, ...], named: dict[s
     return {**bound, **(more if isinstance(more, dict) else {})}
 
 
-def checksum_of(value: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """Return the exact checksum of integers, whose rows are `first` and the next ones of the batch, int64 []."""
-    if value.is_sparse or value.layout != torch.strided:
+def row_marks(value: torch.Tensor) -> torch.Tensor:
+    """Return an exact checksum of each row of integers, int64 [rows]."""
+    if value.layout != torch.strided:
         value = value.to_dense()
     rows = value.shape[0] if value.dim() else 1
     if not value.numel():
-        return torch.zeros((), dtype=torch.int64, device=value.device)
+        return torch.zeros(rows, dtype=torch.int64, device=value.device)
     flat = value.detach().reshape(rows, -1).to(torch.int64)
     # Long rows repeat the keys of their first places, each block with a factor of its own.
-    width = min(flat.shape[1], _WIDEST)
-    own = torch.from_numpy(keys(first + rows, width)[first:].copy()).to(flat.device)
-    blocks = [part * (2 * place + 1) for place, part in enumerate(flat.split(width, dim=1))]
-    return torch.stack([(part * own[:, : part.shape[1]]).sum() for part in blocks]).sum()
+    own = torch.from_numpy(keys(1, min(flat.shape[1], _WIDEST)).copy()).to(flat.device)
+    blocks = enumerate(flat.split(_WIDEST, dim=1))
+    return torch.stack([(part * own[:, : part.shape[1]]).sum(1) * (2 * place + 1) for place, part in blocks]).sum(0)
 
 
 def sampled(tensors: Iterable[torch.Tensor | None], device: torch.device) -> torch.Tensor:
