@@ -21,6 +21,11 @@ SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8)]
 """See `plumbline.schema.sketch.small_sketch`."""
 
 
+Rows = Annotated[
+    tuple[Annotated[tuple[ShortDigest, ...], Field(max_length=MAX_ROWS)], ...], Field(max_length=MAX_CAPTURED)
+]
+
+
 class CapturedSpec(Model):
     """Identity of a captured training. Scripts, settings and sources are suspects, and no part of it."""
 
@@ -122,11 +127,11 @@ class CapturedEvidence(Model):
     """Steps whose tensors are recorded and proven."""
     updated: tuple[bool, ...] = Field(default=(), max_length=MAX_CAPTURED, fail_fast=True)
     """By step, whether an optimizer ran: loss scaling may skip it."""
-    inputs: dict[Label, tuple[SmallSketch | None, ...]] = Field(default={}, max_length=64)
-    """By float argument of the model, a sketch of it in each step."""
-    rows: dict[Label, tuple[Annotated[tuple[ShortDigest, ...], Field(max_length=MAX_ROWS)], ...]] = Field(
+    inputs: dict[Label, Annotated[tuple[SmallSketch | None, ...], Field(max_length=MAX_CAPTURED)]] = Field(
         default={}, max_length=64
     )
+    """By float argument of the model, a sketch of it in each step."""
+    rows: dict[Label, Rows] = Field(default={}, max_length=64)
     """By integer field and step, a checksum of each row, of the first steps."""
     evaluations: tuple[tuple[Step, ShortDigest], ...] = Field(default=(), max_length=MAX_CAPTURED, fail_fast=True)
     """(number of steps done, checksum of the inputs) of passes without a backward pass."""

@@ -163,3 +163,9 @@ def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 def finite(value: float | None) -> float | None:
     """Return `value`, or `None` if not finite."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
+    """Return the values of many losses with one device-to-host copy."""
+    values = [loss.double() for loss in losses]
+    return [float(value) for value in torch.stack(values).cpu().tolist()] if values else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from plumbline.schema.spec import Precision, RunSpec
 from plumbline.train.batches import Batch, Packing, pack_rows
 from plumbline.train.compat.torch import shard
 from plumbline.train.compat.transformers import made_mask, mask_of_texts
+from plumbline.train.digests import read_losses
 from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_of_memory
 from plumbline.train.models.dropout import DropoutClock
 from plumbline.train.models.families import in_double, input_fields
@@ -44,12 +45,6 @@ class StepOutcome:
         """Return the fp64 loss over the global batch; synchronises the device."""
         read = read_losses(loss.detach() for loss, _ in self.losses)
         return ranks.total(sum(value * share for value, (_, share) in zip(read, self.losses, strict=True)))
-
-
-def read_losses(losses: Iterable[torch.Tensor]) -> list[float]:
-    """Return the values of many losses with one device-to-host copy."""
-    values = [loss.double() for loss in losses]
-    return [float(value) for value in torch.stack(values).cpu().tolist()] if values else []
 
 
 class Observer:

@@ -158,21 +158,3 @@ def _entry(key: str, entry: Any, shipped: torch.Tensor, start: Start) -> Any:
     if entry.shape != shipped.shape:
         return torch.full_like(entry, _MOMENT**2)
     return (small * small if "sq" in key else small).to(entry.dtype)
-
-
-@contextlib.contextmanager
-def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Set all dropout rates to zero, in modules and attention."""
-    rates = [
-        (module, name, value)
-        for module in model.modules()
-        for name, value in vars(module).items()
-        if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(module, nn.Dropout)))
-    ]
-    try:
-        for module, name, _ in rates:
-            setattr(module, name, 0.0)
-        yield
-    finally:
-        for module, name, value in rates:
-            setattr(module, name, value)

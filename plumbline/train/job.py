@@ -27,8 +27,9 @@ from plumbline.train.machine.fingerprint import ask_devices, read_fingerprint
 from plumbline.train.models.model import read_weights
 from plumbline.train.probe import ProbeRun
 from plumbline.train.ranks import Ranks, join_ranks
-from plumbline.train.record_files import RunResults, clear_parts, write_parts, write_record
+from plumbline.train.record_files import clear_parts, write_parts, write_record
 from plumbline.train.replay import Bundle, read_bundle
+from plumbline.train.results import RunResults
 from plumbline.train.rows import Rows
 from plumbline.train.selfcheck import first_step
 from plumbline.train.selfcheck_learn import learn_difference_once

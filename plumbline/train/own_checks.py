@@ -23,8 +23,9 @@ from plumbline.train.batches import Batch, in_parts
 from plumbline.train.context import Context, auxiliary
 from plumbline.train.digests import finite
 from plumbline.train.engine import Engine
-from plumbline.train.engine_state import Start, borrowed, without_dropout
+from plumbline.train.engine_state import Start, borrowed
 from plumbline.train.failure import MODULE_ERRORS, TrainingFailedError
+from plumbline.train.models.dropout import without_dropout
 from plumbline.train.models.families import attention_of_double
 from plumbline.train.numerics import apply_settings
 from plumbline.train.proof.modules import KINKED

@@ -31,7 +31,8 @@ from plumbline.train.digests import finite, host_array
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.evaluation import RESULTS, Recount, evaluate
 from plumbline.train.failure import MODULE_ERRORS
-from plumbline.train.models.model import build_model, describe_model, fit_activations, load_weights
+from plumbline.train.models.description import describe_model
+from plumbline.train.models.model import build_model, fit_activations, load_weights
 from plumbline.train.numerics import (
     apply_settings,
     fresh_memory_filled,

@@ -32,10 +32,11 @@ from plumbline.train.batches import Batch
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
-from plumbline.train.engine_state import Start, shown_rate, without_dropout
+from plumbline.train.engine_state import Start, shown_rate
 from plumbline.train.machine.clock import StepClock
 from plumbline.train.machine.microbench import flops_of, microbenchmarks, step_flops
 from plumbline.train.machine.sampler import Sampler
+from plumbline.train.models.dropout import without_dropout
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.numerics import apply_settings, pack_states, read_states, restore_states, seed_generators
 from plumbline.train.own_checks import OwnChecks

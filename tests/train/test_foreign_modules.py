@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 
 from plumbline.schema.proof import ProofError
 from plumbline.schema.tolerance import is_over
-from plumbline.train.engine import read_losses
+from plumbline.train.digests import read_losses
 from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
 from plumbline.train.ranks import Ranks
 

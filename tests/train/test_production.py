@@ -25,8 +25,9 @@ from plumbline.schema.tolerance import is_over
 from plumbline.schema.verdict import Judgement
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
-from plumbline.train.engine_state import Start, shown_rate, without_dropout
+from plumbline.train.engine_state import Start, shown_rate
 from plumbline.train.job import TrainJob, open_run
+from plumbline.train.models.dropout import without_dropout
 from plumbline.train.numerics import apply_settings, seed_generators
 from plumbline.train.optimizers import make_optimizer
 from plumbline.train.own_checks import OwnChecks

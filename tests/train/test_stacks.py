@@ -32,8 +32,8 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import ModelSpec, write_spec
 from plumbline.train.compat import torch as compat_torch
 from plumbline.train.compat.transformers import attention_of, use_attention_formula
+from plumbline.train.models.description import describe_model
 from plumbline.train.models.families import build_family
-from plumbline.train.models.model import describe_model
 from plumbline.train.numerics import apply_settings
 from plumbline.train.selfcheck import judge_windows, trained
 from plumbline.upgrade.answer import Trial

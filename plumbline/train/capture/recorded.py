@@ -19,8 +19,7 @@ from plumbline.schema.proof import Proof, ProofError
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import STAGES, TAPPED, Stage
 from plumbline.train.capture.loop import Loop
-from plumbline.train.digests import finite
-from plumbline.train.engine import read_losses
+from plumbline.train.digests import finite, read_losses
 from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck

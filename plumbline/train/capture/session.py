@@ -31,7 +31,7 @@ from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.start import load_start
 from plumbline.train.capture.steps import CapturedStep, Steps
 from plumbline.train.capture.window import fp64_pass
-from plumbline.train.models.model import describe_model
+from plumbline.train.models.description import describe_model
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.summaries import is_summarizing
 

@@ -14,8 +14,8 @@ from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.capture.tensors import arguments
 from plumbline.train.digests import host_array
-from plumbline.train.engine_state import without_dropout
 from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.models.dropout import without_dropout
 from plumbline.train.portable.fp64 import fp64_arithmetic
 from plumbline.train.proof.isolation import by_owner, mapped, restored, undisturbed
 from plumbline.train.watch.calls import ModuleCalls, first_tensor

@@ -7,9 +7,10 @@ a row. Nothing is copied from the host.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,3 +203,21 @@ def use_portable_dropout(model: nn.Module, clock: DropoutClock, *, compiled: boo
             # ModernBERT's attention has a dropout rate without a dropout module.
             module.dropout = kind(float(rate), clock)
     use_plain_attention(model)
+
+
+@contextlib.contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Set all dropout rates to zero, in modules and attention."""
+    rates = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and ("drop" in name or (name == "p" and isinstance(module, nn.Dropout)))
+    ]
+    try:
+        for module, name, _ in rates:
+            setattr(module, name, 0.0)
+        yield
+    finally:
+        for module, name, value in rates:
+            setattr(module, name, value)

@@ -23,9 +23,7 @@ from plumbline.schema.proof import Draws
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import sum_limit
-from plumbline.train.compat.transformers import attention_of
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
-from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.draws import Draw, NativeDraws, drops, undrawn
 from plumbline.train.proof.isolation import CallState, OutsideUses, by_owner, mapped, several, undisturbed
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
@@ -147,14 +145,20 @@ class ModuleProofs:
     """Hooks on a model for one step, collecting comparisons in `found`."""
 
     def __init__(
-        self, model: nn.Module, ranks: Ranks, precision: Precision, found: list[Found], *, family: str = "",
+        self, model: nn.Module, ranks: Ranks, precision: Precision, found: list[Found], *, must_draw: bool = False,
         is_foreign: bool = False,
     ) -> None:  # fmt: skip
-        """Hook the modules; one of a tested `family` has to draw wherever it has a rate of dropout.
+        """Hook the modules; one that `must_draw` has to wherever it has a rate of dropout.
 
         In a foreign model functions may use weights of modules that they do not call.
         """
-        self._model, self._ranks, self.precision, self._found, self._family = model, ranks, precision, found, family
+        self._model, self._ranks, self.precision, self._found, self._must_draw = (
+            model,
+            ranks,
+            precision,
+            found,
+            must_draw,
+        )
         self._draws = NativeDraws()
         self._is_forward = False
         self._open: list[tuple[nn.Module, int, CallState | None]] = []
@@ -205,10 +209,8 @@ class ModuleProofs:
 
     def draws(self) -> tuple[Draws, ...]:
         """Return how many elements native dropout kept; of tested families also the modules that drew nothing."""
-        found, model = self._draws.summary(), self._model
-        if self._family not in PORTABLE_DROPOUT or attention_of(model) not in {"eager", "sdpa"}:
-            return found
-        return (*found, *undrawn(model, {draws.name for draws in found}))
+        found = self._draws.summary()
+        return (*found, *undrawn(self._model, {draws.name for draws in found})) if self._must_draw else found
 
     def _exactly(self, repeated: Repeated) -> ExitStack:
         """Return a context for fp64 recomputation with known masks and inactive hooks."""

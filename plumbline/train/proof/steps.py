@@ -19,9 +19,11 @@ from plumbline.schema.stage import STAGES
 from plumbline.schema.tolerance import is_off, is_over, native_norm_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
-from plumbline.train.digests import checksum, finite
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.compat.transformers import attention_of
+from plumbline.train.digests import checksum, finite, read_losses
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
+from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.definitions import other_settings
 from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
 from plumbline.train.proof.repeated import Repeated, chances
@@ -111,9 +113,8 @@ class Prover(Observer):
             self._lost["optimizer"] = self._update.lost
         if not self._engine.is_compiled:
             engine = self._engine
-            self._modules = ModuleProofs(
-                engine.bare, engine.ranks, engine.precision, self._found, family=engine.spec.model.family
-            )
+            is_tested = engine.spec.model.family in PORTABLE_DROPOUT and attention_of(engine.bare) in {"eager", "sdpa"}
+            self._modules = ModuleProofs(engine.bare, engine.ranks, engine.precision, self._found, must_draw=is_tested)
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Store the labels, and hook the forward pass."""

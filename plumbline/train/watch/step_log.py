@@ -15,8 +15,8 @@ from plumbline.schema.portable_parts import UNTIMED
 from plumbline.schema.sketch import keys, to_mark
 from plumbline.schema.step_log import MAX_LOGGED, Inconsistency, WatchedPart
 from plumbline.train.batches import Batch
-from plumbline.train.digests import checksum, finite, host_arrays, whole_tensor
-from plumbline.train.engine import Engine, Observer, StepOutcome, read_losses
+from plumbline.train.digests import checksum, finite, host_arrays, read_losses, whole_tensor
+from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.models.dropout import PortableDropout
 from plumbline.train.numerics import digest_states, read_states
 

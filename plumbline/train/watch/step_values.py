@@ -10,8 +10,8 @@ from torch import nn
 from plumbline.schema import limits
 from plumbline.schema.stage import Stage
 from plumbline.train.batches import Batch
-from plumbline.train.digests import finite
-from plumbline.train.engine import Engine, read_losses
+from plumbline.train.digests import finite, read_losses
+from plumbline.train.engine import Engine
 from plumbline.train.watch.recorder import Book, Tensors
 
 
