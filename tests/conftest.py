@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def _second_user() -> bool:
 
 
 NEEDS = {
+    "accelerate": (lambda: find_spec("accelerate") is not None, "accelerate, which Hugging Face's Trainer imports"),
     "azurite": (AZURITE.is_file, "Azurite, which `make` installs from npm's registry"),
     "browser": (_program(*CHROMIUM), "Chromium on the path (`make browser` says how to get one)"),
     "compiler": (_program("cc"), "a C compiler, with g++, on the path"),

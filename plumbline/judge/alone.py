@@ -8,7 +8,7 @@ from plumbline.judge.comparison import cause_of
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.captured import captured_notes
-from plumbline.judge.rungs.proven import proof_notes, proofs_of, unproven
+from plumbline.judge.rungs.proven import proofs_of, unproven
 from plumbline.judge.stated import contradiction
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
@@ -18,7 +18,7 @@ from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import PARTS
 from plumbline.schema.stage import Stage
-from plumbline.schema.verdict import CauseCode, Divergence, Finding, Judgement, worst
+from plumbline.schema.verdict import CauseCode, Divergence, Finding, Judgement, Note, worst
 
 _HALF = ("bf16", "fp16")
 
@@ -36,14 +36,21 @@ def judge_alone(loaded: LoadedRecord) -> Judgement:
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         return Judgement(verdict="invalid", findings=(finding,))
-    pair = Pair(loaded, loaded)
     findings = [finding for mismatch in found for finding in mismatch.findings] or [_proven(loaded)]
     causes = [cause_of(mismatch, ()).replace(sure="confirmed") for mismatch in found]
     return Judgement(
         verdict=worst([finding.outcome for finding in findings]), findings=tuple(findings), causes=tuple(causes),
         first_divergence=found[0].at if found else None,
-        notes=tuple(dict.fromkeys((*captured_notes(pair), *proof_notes(pair)))),
+        notes=tuple(_notes(loaded)),
     )  # fmt: skip
+
+
+def _notes(loaded: LoadedRecord) -> Iterator[Note]:
+    yield from captured_notes(Pair(loaded, loaded))
+    for part in PARTS:
+        lost = {proof.lost: proof.step for proof in reversed(proofs_of(loaded.record, part)) if proof.lost}
+        for why, step in lost.items():
+            yield Note(text=fact("proof.lost", part=part, side="record", step=step, why=why))
 
 
 def contradictions(loaded: LoadedRecord) -> Iterator[Mismatch]:

@@ -132,7 +132,7 @@ def _lost(compared: Compared, part: PartName) -> Iterator[Finding]:
     """Yield `inconclusive` if a part's bits differ, and what would show its formula is lost."""
     pair, walk = compared.pair, compared.walk
     sides = (pair.reference, pair.candidate)
-    if pair.candidate.record.experiment is not None:
+    if pair.candidate.record.experiment is not None or part not in pair.candidate.record.spec.parts:
         return
     if part == "probe":
         is_equal = walk is None or walk.equal

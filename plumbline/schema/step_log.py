@@ -64,9 +64,9 @@ class LoggedStep:
     """Checksum of all weights after the step."""
 
     @property
-    def clipped_bits(self) -> tuple[float, str | None] | str | None:
-        """Return the exact norm and checksum of the gradients as the optimizer saw them."""
-        return self.clipped if self.clipped_norm is None else (self.clipped_norm, self.clipped)
+    def clipped_bits(self) -> str | float | None:
+        """Return what shows the bits of the gradients that the optimizer saw: their checksum, or their norm."""
+        return self.clipped_norm if self.clipped is None else self.clipped
 
 
 class StepLog(Model):

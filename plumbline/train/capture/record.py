@@ -173,7 +173,7 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     unknown = [*run.unknown, "the dataset", "the definition of the loss", "an evaluation's numbers"]
     unknown += ["rates, gradients before and after the update"] if not run.optimizers else []
     unknown += ["the loss"] if all(loss is None for loss in probe.losses) else []
-    stale = [(step.step, step.stale) for step in log.steps if step.stale]
+    stale = [(full.step, full.stale) for full in log.full if full.stale]
     first = log.full[0] if log.full else None
     captured = CapturedEvidence(
         identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ class RecordedStep:
             value: name for name, value in run.model.named_parameters() if value.requires_grad
         }
         self._own: dict[torch.Tensor, torch.Tensor] = {}
+        self._arrived: set[torch.Tensor] = set()
+        self.stale = ""
+        """First parameter whose gradient was left of an earlier step."""
         self._opened: list[tuple[Stage, str, str, bool, TensorSummary]] = []
         self._found: list[Found] = []
         self._modules: ModuleProofs | None = None
@@ -65,9 +69,18 @@ class RecordedStep:
                 hooks.callback(self._modules.close)
                 hooks.enter_context(self._calls.hook(run.model))
                 self._calls.forward_done()
-            for value in self._names:
+            for value, name in self._names.items():
+                hooks.enter_context(value.register_hook(partial(self._arrives, value, name)))
                 hooks.enter_context(value.register_post_accumulate_grad_hook(self._keep))
             yield
+
+    def _arrives(self, parameter: torch.Tensor, name: str, _gradient: torch.Tensor) -> None:
+        """Note a gradient of an earlier step that is left when the first one of this step arrives."""
+        with self._run.aside("a gradient"):
+            is_first, left = parameter not in self._arrived, parameter.grad
+            self._arrived.add(parameter)
+            if is_first and self.step and not self.stale and left is not None and left.layout == torch.strided:
+                self.stale = name if bool(left.any()) else ""
 
     def _keep(self, parameter: torch.Tensor) -> None:
         with self._run.aside("a gradient"):
@@ -83,7 +96,7 @@ class RecordedStep:
     def feeds(self) -> None:
         """Start a forward pass; names of modules go on counting within a step."""
         self.precision = _format(self._run.model, self._run.ranks.device)
-        self._calls.feeds()
+        self._calls.feeds(again=True)
         if self._modules is not None:
             self._modules.precision = self.precision
             self._modules.feeds()
@@ -93,11 +106,6 @@ class RecordedStep:
         self._calls.forward_done()
         if self._modules is not None:
             self._modules.forward_done()
-
-    def stale(self) -> str:
-        """Return the first parameter whose gradient is left of an earlier step."""
-        left = ((name, value.grad) for value, name in self._names.items() if value.grad is not None)
-        return next((name for name, each in left if bool(each.any())), "")
 
     def _see(self, name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
         with self._run.aside("a module's output"):
@@ -116,7 +124,6 @@ class RecordedStep:
     def before_update(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
         """Compare own with seen gradients, prove the own ones, and copy the optimizer's state."""
         held = {value for group in optimizer.param_groups for value in group["params"]}
-        self.num_trained += sum(value in held for value in self._own)
         # Of several optimizers, each shows the gradients of its own parameters.
         is_alone = len(self._run.optimizers) == 1
         own = {value: each for value, each in self._own.items() if is_alone or value in held}
@@ -179,11 +186,12 @@ class RecordedStep:
             if value.is_floating_point():
                 self._open("optimizer", name, self._owner(name), value)
         held = {value for each in self._run.optimizers for group in each.param_groups for value in group["params"]}
+        self.num_trained = sum(value in held for value in self._own)
         if self._run.optimizers:
             self.unheld = [self._names[value] for value in self._own if value not in held]
         self._read()
         self._prove()
-        self._own, self._opened, self._found, self._updates = {}, [], [], {}
+        self._own, self._opened, self._found, self._updates, self._arrived = {}, [], [], {}, set()
         self._modules = None
         chances.cache_clear()
 

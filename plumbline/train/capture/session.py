@@ -7,6 +7,7 @@ device. No hook raises into the training, and none changes a bit of it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -79,7 +80,7 @@ class Capture:
         Raises `ConfigurationError` for arguments that cannot be meant.
 
         """
-        models = {"": model} if isinstance(model, nn.Module) else dict(model)
+        models = dict(model) if isinstance(model, Mapping) else {"": model}
         where = str(folder or variable("PLUMBLINE_RECORD"))
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer] if optimizer else []
         optimizers = [getattr(each, "optimizer", each) for each in optimizers]
@@ -164,7 +165,8 @@ class Capture:
         self._step = CapturedStep(self.loop, self.log)
         self.log.compare_state()
         if not self.log.num_steps and not self._is_compiled and not self._is_sharded:
-            self.log.window = fp64_pass(module, given, named)
+            with self.loop.aside("a pass in fp64"):
+                self.log.window = fp64_pass(module, given, named)
 
     def _leaves(self, module: nn.Module, given: Any, named: Any, output: Any) -> None:  # noqa: ARG002 - a hook
         if self.loop.is_busy or self.is_done or self._step is None or is_summarizing():
@@ -173,7 +175,7 @@ class Capture:
             if torch.is_grad_enabled() and not self._step.is_updating:
                 if self._full is not None:
                     self._full.forward_done()
-                self._step.leaves(output, self._full)
+                self._step.leaves(output)
 
     def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Handle the start of an update; a closure's calls of the model are no rows of the step."""
@@ -207,10 +209,10 @@ class Capture:
             return
         with self.loop.aside("a step"):
             if self._step is None:
-                self.loop.unknown.setdefault(
-                    f"step {self.log.num_steps}: no forward pass of the given model was seen (call the model itself, "
-                    "and no method of it)"
-                )
+                why = "no forward pass of the given model was seen: call the model itself, and no method of it"
+                if why not in self.loop.unknown:
+                    self.loop.unknown[why] = None
+                    warnings.warn(f"plumbline.capture: {why}", stacklevel=2)
                 return
             step, full = self._step, self._full
             if not self.loop.optimizers:

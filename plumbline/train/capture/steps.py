@@ -66,7 +66,6 @@ class CapturedStep:
         self.loss: torch.Tensor | float | None = None
         self.batch: dict[str, torch.Tensor] = {}
         self.rows = 0
-        self.stale = ""
         self.is_updating = self.is_updated = False
 
     def enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
@@ -81,7 +80,7 @@ class CapturedStep:
             else:
                 found.marks[full] = row_marks(value)
 
-    def leaves(self, output: Any, full: RecordedStep | None) -> None:
+    def leaves(self, output: Any) -> None:
         """Store the logits and the model's own loss; wait for the backward pass."""
         found = self.passes[-1]
         logits, loss = first_tensor(output), getattr(output, "loss", None)
@@ -92,14 +91,7 @@ class CapturedStep:
             found.loss, self.loss_dtype = loss.detach(), str(loss.dtype).removeprefix("torch.")
         reached = loss if isinstance(loss, torch.Tensor) and loss.requires_grad else logits
         if reached is not None and reached.requires_grad:
-            is_first = len(self.passes) == 1
-            reached.register_hook(lambda _: self._reach(found, full if is_first else None))
-
-    def _reach(self, found: _Pass, full: RecordedStep | None) -> None:
-        if full is not None and not found.is_reached:
-            with self._run.aside("gradients before the backward pass"):
-                self.stale = full.stale()
-        found.is_reached = True
+            reached.register_hook(lambda _: setattr(found, "is_reached", True))
 
     def updates(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Store rates and a sample of the gradients as an optimizer sees them."""

@@ -34,6 +34,7 @@ def hashed(shape: tuple[int, ...], name: str, device: torch.device) -> torch.Ten
 
 
 def _numbers(value: torch.Tensor) -> Numbers:
+    value = value if value.layout == torch.strided else value.to_dense()
     array = host_array(value.double()).reshape(-1)
     found = tuple(map(float, small_sketch(array)))
     return found if all(map(math.isfinite, found)) else None

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-_UNIT = 2.0**-24
-"""Largest relative error of one operation in fp32."""
 _OF_WEIGHTS = 3.0
 """Roundings of a weight in one update: the decay's factor, its product, and the sum with the step."""
 _OF_STEP = 64.0
@@ -84,7 +82,7 @@ class UpdateCheck:
 
     @torch.no_grad()
     def errors(self, rates: Sequence[float]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each parameter's error against its definition, in fp32 roundings."""
+        """Yield each parameter's error against its definition, in roundings of its format."""
         for (name, value), old, state in zip(self._named, self._weights, self._states, strict=not self.lost):
             if value.grad is None or value not in self._groups:
                 continue
@@ -92,7 +90,7 @@ class UpdateCheck:
             weight, rate = old.double(), rates[place]
             count = float(state["step"]) + 1 if "step" in state else 1.0
             share = float(group["weight_decay"])
-            slope = value.grad.double()
+            slope = (value.grad if value.grad.layout == torch.strided else value.grad.to_dense()).double()
             if self.kind in ("SGD", "Adam"):  # their decay is a part of the gradient
                 slope, share = slope + weight * share, 0.0
             reach = min(rate, 1 / math.sqrt(count)) if self.kind == "Adafactor" else rate
@@ -104,12 +102,13 @@ class UpdateCheck:
             roundings = _OF_STEP + self._of_corrections(group, count)
             least = value.numel() ** 0.5 * _SMALLEST
             smallest = group["eps"] if self.kind in ("Adam", "AdamW") else _EPS
-            limit = _UNIT * (_OF_WEIGHTS * size + roundings * moved) + least * rate / (smallest or _EPS)
+            unit = torch.finfo(value.dtype).eps / 2  # the largest relative error of one operation
+            limit = unit * (_OF_WEIGHTS * size + roundings * moved) + least * rate / (smallest or _EPS)
             yield name, torch.where(off == 0, 0.0, off / limit)
             for key, terms in self._moments(slope, state, group).items():
                 kept = self._optimizer.state[value][key].double()
                 off, *sizes = (torch.linalg.vector_norm(each) for each in (kept - sum(terms), *terms))
-                yield name, off / (_UNIT * _OF_MOMENTS * sum(sizes) + least)
+                yield name, off / (unit * _OF_MOMENTS * sum(sizes) + least)
 
     def _moments(self, slope: torch.Tensor, state: State, group: Group) -> dict[str, tuple[torch.Tensor, ...]]:
         """Return the terms that sum to each optimizer moment after the update."""

@@ -70,9 +70,10 @@ class ModuleCalls:
         replaced = self._see(f"{name}#{count}" if count else name, module, inputs, value)
         return None if replaced is None else with_first_tensor(output, replaced)
 
-    def feeds(self) -> None:
-        """Reset the call counts at the start of a micro-batch's forward pass."""
-        self._counts.clear()
+    def feeds(self, *, again: bool = False) -> None:
+        """Reset the call counts at the start of a micro-batch's forward pass; `again`: go on counting."""
+        if not again:
+            self._counts.clear()
         self._is_forward = True
 
     def forward_done(self) -> None:

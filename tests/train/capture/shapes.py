@@ -1,0 +1,348 @@
+"""Shapes of training loops that teams have, each without anything of Plumbline in it but `run.step()`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+STEPS = 4
+Run = Callable[..., None]
+"""Ends a step: `run(batch, loss)`, or with no argument."""
+
+
+def _net(*middle: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), *middle, nn.Linear(8, 2))
+
+
+def _data() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.randn(5, 6), torch.randint(0, 2, (5,))) for _ in range(STEPS + 2)]
+
+
+def _loop(model: nn.Module, optimizer: Any, run: Run, *, clip: bool = False, micro: int = 1) -> None:
+    for images, labels in _data():
+        optimizer.zero_grad()
+        for piece, wanted in zip(images.split(5 // micro), labels.split(5 // micro), strict=True):
+            functional.cross_entropy(model(piece), wanted).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        run()
+
+
+def plain() -> Any:
+    model = _net(nn.GELU())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    return model, optimizer, lambda run: _loop(model, optimizer, run, clip=True)
+
+
+def batch_norm() -> Any:
+    model = _net(nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Dropout(0.2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-3)
+    return model, optimizer, lambda run: _loop(model, optimizer, run)
+
+
+def micro_batches() -> Any:
+    model = _net(nn.GELU())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    return model, optimizer, lambda run: _loop(model, optimizer, run, micro=5)
+
+
+def evaluations() -> Any:
+    """Evaluates with and without gradients between the steps."""
+    model = _net(nn.Dropout(0.1))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2, weight_decay=0.1)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            loss = functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(images[:2])
+            with torch.inference_mode():
+                model(images[:3])
+            model(images[:1])
+            model.train()
+            run(None, loss)
+
+    return model, optimizer, loop
+
+
+def lbfgs() -> Any:
+    model = _net(nn.Tanh())
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+
+            def closure(images: torch.Tensor = images, labels: torch.Tensor = labels) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = functional.cross_entropy(model(images), labels)
+                loss.backward()
+                return loss
+
+            model(images)
+            optimizer.step(closure)
+            run()
+
+    return model, optimizer, loop
+
+
+def by_hand() -> Any:
+    """Updates its weights itself."""
+    model = _net(nn.ReLU())
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            model.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.sub_(0.1 * value.grad)
+            run()
+
+    return model, None, loop
+
+
+def adversaries() -> Any:
+    """A generator and a discriminator with an optimizer each."""
+    models = {"generator": nn.Linear(3, 6), "judge": _net(nn.LeakyReLU())}
+    optimizers = [torch.optim.Adam(each.parameters(), 1e-2) for each in models.values()]
+
+    def loop(run: Run) -> None:
+        for images, _ in _data():
+            made = models["generator"](torch.randn(5, 3))
+            optimizers[1].zero_grad()
+            real = functional.cross_entropy(models["judge"](images), torch.ones(5, dtype=torch.int64))
+            fake = functional.cross_entropy(models["judge"](made.detach()), torch.zeros(5, dtype=torch.int64))
+            (real + fake).backward()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            functional.cross_entropy(models["judge"](made), torch.ones(5, dtype=torch.int64)).backward()
+            optimizers[0].step()
+            run()
+
+    return models, optimizers, loop
+
+
+def scaled() -> Any:
+    """Half precision by autocast, with a loss scale that skips its first step."""
+    model = _net(nn.GELU())
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = functional.cross_entropy(model(images), labels)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update(2.0**4)
+            run()
+
+    return model, optimizer, loop, {"scaler": scaler}
+
+
+def sparse() -> Any:
+    model = nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Flatten(), nn.Linear(24, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Run) -> None:
+        for _, labels in _data():
+            optimizer.zero_grad()
+            functional.cross_entropy(model(torch.randint(0, 20, (5, 3))), labels).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def recurrent() -> Any:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.cells, self.head = nn.Embedding(20, 6), nn.LSTM(6, 8, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = nn.utils.rnn.pack_padded_sequence(self.words(ids), lengths, batch_first=True, enforce_sorted=False)
+            _, (last, _) = self.cells(packed)
+            return self.head(last[0])
+
+    model = Tagger()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def loop(run: Run) -> None:
+        for _, labels in _data():
+            optimizer.zero_grad()
+            functional.cross_entropy(
+                model(torch.randint(0, 20, (5, 4)), torch.tensor([4, 2, 3, 1, 4])), labels
+            ).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def carried() -> Any:
+    """Carries a hidden state from step to step."""
+    model = nn.GRUCell(6, 8)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Run) -> None:
+        hidden = torch.zeros(5, 8)
+        for images, _ in _data():
+            hidden = model(images, hidden)
+            optimizer.zero_grad()
+            hidden.square().mean().backward()
+            optimizer.step()
+            hidden = hidden.detach()
+            run()
+
+    return model, optimizer, loop
+
+
+def second_order() -> Any:
+    """Penalises the slope of its own loss."""
+    model = _net(nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            given = images.clone().requires_grad_()
+            loss = functional.cross_entropy(model(given), labels)
+            (slope,) = torch.autograd.grad(loss, given, create_graph=True)
+            optimizer.zero_grad()
+            (loss + slope.square().sum()).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def experts() -> Any:
+    """Routes each row to one of several modules, some of which get none."""
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.experts = nn.Linear(6, 4), nn.ModuleList([nn.Linear(6, 8) for _ in range(4)])
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            chances = self.gate(rows).softmax(-1)
+            best = chances.argmax(-1)
+            made = torch.zeros(len(rows), 8)
+            for place, expert in enumerate(self.experts):
+                mine = best == place
+                made = made.index_put((mine.nonzero()[:, 0],), expert(rows[mine]) * chances[mine, place, None])
+            return self.head(made)
+
+    model = Mixture()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    return model, optimizer, lambda run: _loop(model, optimizer, run)
+
+
+def averaged() -> Any:
+    """Clamps its weights after each update, and keeps an average of them."""
+    model = _net(nn.ReLU())
+    optimizer = torch.optim.RMSprop(model.parameters(), 1e-2)
+    average = torch.optim.swa_utils.AveragedModel(model)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for value in model.parameters():
+                    value.clamp_(-0.3, 0.3)
+            average.update_parameters(model)
+            run()
+
+    return model, optimizer, loop
+
+
+def raising() -> Any:
+    """Meets an error in a forward pass, and tries again."""
+
+    class Careful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.tries = _net(nn.ReLU()), 0
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            self.tries += 1
+            if self.tries % 3 == 1:
+                self.inner[0](rows)
+                raise RuntimeError("out of memory, says the loop")
+            return self.inner(rows)
+
+    model = Careful()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            optimizer.zero_grad()
+            try:
+                logits = model(images)
+            except RuntimeError:
+                logits = model(images)
+            functional.cross_entropy(logits, labels).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def noisy() -> Any:
+    """Draws noise of its own in the forward pass, by torch, NumPy and Python."""
+
+    class Noise(nn.Module):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            own = float(np.random.rand()) + random.random()  # noqa: NPY002 - as teams do
+            return rows + 0.01 * torch.randn_like(rows) * own
+
+    model = _net(Noise())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return model, optimizer, lambda run: _loop(model, optimizer, run)
+
+
+def checkpointed() -> Any:
+    """Computes a part of its forward pass again in the backward pass."""
+
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.inner, self.last = (
+                nn.Linear(6, 8),
+                nn.Sequential(nn.Linear(8, 8), nn.GELU()),
+                nn.Linear(8, 2),
+            )
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.last(checkpoint(self.inner, self.first(rows), use_reentrant=False))
+
+    model = Again()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    return model, optimizer, lambda run: _loop(model, optimizer, run)
+
+
+SHAPES: dict[str, Callable[[], Any]] = {
+    each.__name__: each
+    for each in (
+        plain, batch_norm, micro_batches, evaluations, lbfgs, by_hand, adversaries, scaled, sparse, recurrent, carried,
+        second_order, experts, averaged, raising, noisy, checkpointed,
+    )
+}  # fmt: skip

@@ -1,0 +1,143 @@
+"""Planted faults of a loop are named at their step, beside a healthy one, and some by themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import plumbline
+from plumbline.schema.errors import ConfigurationError
+from plumbline.schema.verdict import Judgement
+from tests.said import said
+
+from .loops import FAULTS, STEPS, make, train
+
+LATE = {"order": 2, "token": 2, "labels": 2, "rate": 2, "skipped": 2, "accumulates": 1}
+"""Step of faults that do not begin at the first one."""
+ALONE = {"accumulates": "gradient", "unheld": "optimizer"}
+"""Faults that a record shows by itself."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("capture")
+    for fault in FAULTS:
+        train(folder / (fault or "plain"), fault, start=None if fault == "seed" else folder / "start.safetensors")
+    return folder
+
+
+def judged(folder: Path, fault: str, other: Path | None = None) -> Judgement:
+    sides = folder / "plain", (other or folder) / (fault or "plain")
+    return plumbline.compare(*map(plumbline.read_record, sides), throughput=False)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named_at_its_step(runs: Path, fault: str) -> None:
+    judgement = judged(runs, fault)
+    assert [cause.code for cause in judgement.causes][:1] == [FAULTS[fault]] * bool(fault)
+    assert judgement.verdict == ("drift" if fault else "pass")
+    assert (judgement.first_divergence.step if judgement.first_divergence else None) == (
+        LATE.get(fault, 0) if fault else None
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_record_alone_shows_what_contradicts_itself_and_nothing_else(runs: Path, fault: str) -> None:
+    judgement = plumbline.judge_alone(plumbline.read_record(runs / (fault or "plain")))
+    assert [cause.code for cause in judgement.causes][:1] == [code for name, code in ALONE.items() if name == fault]
+    assert judgement.verdict == ("drift" if fault in ALONE else "pass")
+
+
+@pytest.mark.long
+def test_behind_another_instruction_set_the_same_faults_are_named(runs: Path, tmp_path: Path) -> None:
+    variables = os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"}
+    program = [sys.executable, "-m", "tests.train.capture.loops", str(tmp_path), str(runs / "start.safetensors")]
+    subprocess.run(program, check=True, env=variables, timeout=120)
+    named = {fault: [cause.code for cause in judged(runs, fault, tmp_path).causes][:1] for fault in FAULTS}
+    assert named == {fault: [code] if fault else [] for fault, code in FAULTS.items()}
+
+
+def test_steps_that_are_recorded_at_other_places_accuse_nobody(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for draw in ("night-1", "night-2"):
+        monkeypatch.setenv("PLUMBLINE_ROUND", draw)
+        train(tmp_path / draw, start=runs / "start.safetensors")
+        record = plumbline.read_record(tmp_path / draw)
+        assert plumbline.compare(plumbline.read_record(runs / "plain"), record, throughput=False).verdict == "pass"
+    recorded = [plumbline.read_record(tmp_path / draw).record.evidence.captured for draw in ("night-1", "night-2")]
+    assert len({each.recorded for each in recorded if each is not None}) == 2
+
+
+def test_a_loop_may_go_on_behind_its_record_or_end_before_it(tmp_path: Path) -> None:
+    train(tmp_path / "longer", steps=STEPS + 4)
+    train(tmp_path / "shorter", steps=3)
+    longer = plumbline.read_record(tmp_path / "longer")
+    assert plumbline.judge_alone(longer).verdict == "pass"
+    assert not (tmp_path / "shorter" / "record.json").exists()
+
+
+def _update(logits: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    functional.cross_entropy(logits.flatten(0, 1), torch.zeros(6).long()).backward()
+    optimizer.step()
+
+
+def test_a_loop_that_fails_leaves_a_record_that_says_so(tmp_path: Path) -> None:
+    model, optimizer = make("")
+
+    def loop() -> None:
+        with plumbline.capture(tmp_path, model, optimizer, steps=9) as run:
+            _update(model(torch.zeros(2, 3).long()), optimizer)
+            run.step()
+            raise ValueError("the loop's own")
+
+    with pytest.raises(ValueError, match="the loop's own"):
+        loop()
+    record = plumbline.read_record(tmp_path)
+    assert (record.record.exit.status, record.record.exit.message) == ("failed", "ended after 1 of 9 steps: ValueError")
+    assert plumbline.judge_alone(record).verdict == "invalid"
+
+
+def test_a_loop_that_hides_its_forward_pass_is_told_so(tmp_path: Path) -> None:
+    model, optimizer = make("")
+    seen = pytest.warns(UserWarning, match="no forward pass")
+    with seen, plumbline.capture(tmp_path, model, optimizer, steps=2) as run:
+        for _ in range(2):
+            _update(model.forward(torch.zeros(2, 3).long()), optimizer)
+            run.step()
+    record = plumbline.read_record(tmp_path)
+    captured = record.record.evidence.captured
+    assert captured is not None
+    assert "no forward pass of the given model was seen" in captured.unknown[0]
+    assert plumbline.judge_alone(record).verdict == "invalid"
+
+
+@pytest.mark.parametrize(("given", "key"), [
+    ({"steps": 0}, "steps"), ({"optimizer": "sgd"}, "optimizer"), ({"model": nn.ReLU()}, "model"),
+    ({"model": 3}, "model"),
+    ({"model": nn.LazyLinear(2)}, "model"), ({"folder": None}, "folder"), ({"config": ["none.toml"]}, "config"),
+    ({"model": nn.Linear(2, 2).share_memory()}, "model"),
+])  # fmt: skip
+def test_arguments_that_cannot_be_meant_are_one_line(tmp_path: Path, given: dict[str, Any], key: str) -> None:
+    model, optimizer = make("")
+    arguments = {"folder": tmp_path, "model": model, "optimizer": optimizer, "steps": 2} | given
+    places = [arguments.pop(name) for name in ("folder", "model", "optimizer")]
+    with pytest.raises(ConfigurationError) as caught:
+        plumbline.capture(*places, **arguments)
+    assert caught.value.key == key
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_of_another_loop_is_no_pair(runs: Path, tmp_path: Path) -> None:
+    train(tmp_path / "plain", name="other")
+    judgement = judged(runs, "", tmp_path)
+    assert judgement.verdict == "invalid"
+    assert said(judgement.findings[0].metric) == "SHA-256 of the spec"
