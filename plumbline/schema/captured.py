@@ -104,6 +104,8 @@ class Exchange(Model):
     """(process, parameter) of processes whose optimizer saw another gradient than the first one's."""
     absent: tuple[Count, ...] = Field(default=(), max_length=1000, fail_fast=True)
     """Processes whose own gradients are no part of the seen ones."""
+    own_equal: bool = False
+    """Whether the own gradients of the parameters in `apart` are equal in all processes."""
 
 
 class Fp64Pass(Model):
@@ -145,6 +147,10 @@ class CapturedEvidence(Model):
     """Parameters that got a gradient, and that no given optimizer holds."""
     num_trained: Count = 0
     """Parameters that an optimizer holds and that got a gradient."""
+    evaluating: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Modules in evaluation mode during the first recorded step."""
+    replicated: bool = False
+    """Whether DistributedDataParallel keeps the weights of all processes equal."""
     start: Literal["own", "written", "given"] = "own"
     """Whether the start weights are the loop's own, were written to the start file, or read from it."""
 

@@ -14,12 +14,14 @@ from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.forward import forward
 from plumbline.judge.rungs.gradient import gradient
+from plumbline.judge.rungs.proven import proofs_of
 from plumbline.schema import limits
 from plumbline.schema.captured import CapturedEvidence, Exchange, Fp64Pass, SmallSketch
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.record import RunRecord
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.stage import Stage
-from plumbline.schema.tolerance import floor_of, limit, loss_gap, relative
+from plumbline.schema.tolerance import floor_of, is_over, limit, loss_gap, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding, Note
 
 
@@ -29,8 +31,8 @@ def captured_mismatches(pair: Pair) -> Iterator[Mismatch]:
     if left is None or right is None:
         return
     for found in (
-        _batch(pair, left, right), _dropout(pair), _inputs(pair, left, right), _updated(left, right),
-        *_exchanges(left, right), _formula(left, right), *_first_numbers(pair),
+        _batch(pair, left, right), _mode(pair, left, right), _dropout(pair), _inputs(pair, left, right),
+        _updated(left, right), *_exchanges(left, right), _formula(left, right), *_first_numbers(pair),
     ):  # fmt: skip
         if found is not None:
             yield found
@@ -55,6 +57,21 @@ def _dropout(pair: Pair) -> Mismatch | None:
     return _mismatch(
         Divergence(stage="rng", step=0, at="dropout"), "rng", fact("log.dropout", dropout=theirs, reference=ours)
     )
+
+
+def _mode(pair: Pair, left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None:
+    """Return the modules that only one of two loops trains in evaluation mode."""
+    names = [
+        name
+        for name in (*left.evaluating, *right.evaluating)
+        if (name in left.evaluating) != (name in right.evaluating)
+    ]
+    steps = zip(*(side.is_training for side in pair.probes), strict=False) if pair.probes else ()
+    step = 0 if names else next((step for step, (ours, theirs) in enumerate(steps) if ours != theirs), None)
+    if step is None:
+        return None
+    why = fact("captured.mode", step=step, names=", ".join(names[:5]) or fact("captured.some-modules"))
+    return _mismatch(Divergence(stage="settings", step=step, at="mode"), "model.architecture", why)
 
 
 _LABELS = frozenset({"label", "labels", "target", "targets", "y"})
@@ -225,6 +242,18 @@ def lost_formula(pair: Pair) -> Statement:
     return "" if windows[0].fed == windows[1].fed else fact("captured.other-inputs")
 
 
+def _draws_in_evaluation(record: RunRecord) -> Iterator[str]:
+    """Yield the modules that draw dropout although they are in evaluation mode."""
+    evaluating = record.evidence.captured.evaluating if record.evidence.captured is not None else ()
+    for proof in proofs_of(record, "probe")[:1]:
+        yield from (each.name for each in proof.draws if each.calls and each.name in evaluating)
+
+
+def _over(record: RunRecord) -> list[tuple[Stage, str]]:
+    """Return (stage, name) of each tensor that is not what its definition gives."""
+    return [(each.stage, each.name) for proof in proofs_of(record, "probe") for each in proof.errors if is_over(each)]
+
+
 def captured_notes(pair: Pair) -> Iterator[Note]:
     """Yield what was not captured, and what is equal by its formulas."""
     sides = [side.record.evidence.captured for side in (pair.reference, pair.candidate)]
@@ -232,12 +261,21 @@ def captured_notes(pair: Pair) -> Iterator[Note]:
         return
     unknown = dict.fromkeys((*sides[0].unknown, *sides[1].unknown))
     yield Note(text=fact("captured.unknown", what="; ".join(unknown)[:2000]))
+    drawn = dict.fromkeys(name for _, side in pair.sides for name in _draws_in_evaluation(side.record))
+    if drawn:
+        yield Note(text=fact("captured.draws", names=", ".join(drawn)[:2000]))
     if pair.reference is pair.candidate:
         return
     names = sorted(name for name in {**sides[0].identity, **sides[1].identity}
                    if sides[0].identity.get(name) != sides[1].identity.get(name))  # fmt: skip
     if names:
         yield Note(text=fact("captured.identity", names=", ".join(names)[:2000]))
+    shared = [name for name in _over(pair.candidate.record) if name in _over(pair.reference.record)]
+    if shared:
+        yield Note(text=fact("captured.shared", names=", ".join(dict.fromkeys(name for _, name in shared))[:2000]))
+    starts = [dict(side.weights).get(0) for side in pair.probes or ()]
+    if len(set(starts)) > 1 and "own" in (sides[0].start, sides[1].start):
+        yield Note(text=fact("captured.start"))
     ours, theirs = sides[0].window, sides[1].window
     if ours is not None and theirs is not None and not (ours.lost or theirs.lost) and ours.fed == theirs.fed:
         gaps = [gap for *_, gap in formula_gaps(ours, theirs)]

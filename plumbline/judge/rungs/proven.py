@@ -49,8 +49,17 @@ def unproven(record: RunRecord, part: str, beside: RunRecord | None = None) -> M
     rate = None if is_captured else getattr(getattr(record.spec, part), "dropout", 0.0)
     # State that a loop changes by itself, such as clamped weights, is no fault where no other loop shows it.
     shared |= {("state", "weights")} if is_captured and beside is None else set()
+    known = (
+        {(each.name, each.rate) for proof in proofs_of(beside, part) for each in proof.draws if is_off(each)}
+        if (is_captured and beside is not None)
+        else set()
+    )
     for proof in proofs_of(record, part):
-        drawn = (draws for draws in proof.draws if is_off(draws) or (rate is not None and draws.rate != rate))
+        drawn = (
+            draws
+            for draws in proof.draws
+            if (is_off(draws) and (draws.name, draws.rate) not in known) or (rate is not None and draws.rate != rate)
+        )
         if (draws := next(drawn, None)) is not None:
             return _off_draws(part, proof, draws, draws.rate if rate is None else rate)
         over = (each for each in proof.errors if is_over(each) and (each.stage, each.name) not in shared)

@@ -33,6 +33,8 @@ class Loop:
     rate: float | None
     identity: dict[str, str]
     ranks: Ranks = field(default_factory=Ranks)
+    is_replicated: bool = False
+    """Whether a model is in DistributedDataParallel."""
     described: ModelEvidence | None = None
     start: Literal["own", "written", "given"] = "own"
     unknown: dict[str, None] = field(default_factory=dict)

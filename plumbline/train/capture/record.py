@@ -183,7 +183,8 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
         evaluations=tuple((step, to_mark(int(_read([mark])[0]))) for step, mark in log.evaluations[:10_000]),
         exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),
         unheld=tuple(first.unheld) if first is not None else (), num_trained=first.num_trained if first else 0,
-        start=run.start,
+        evaluating=tuple(first.evaluating) if first is not None else (),
+        replicated=run.is_replicated, start=run.start,
     )  # fmt: skip
     return Evidence(model=run.described, probe=probe, captured=captured)
 

@@ -58,6 +58,7 @@ class RecordedStep:
         self.seen_norm: float | None = None
         self.unheld: list[str] = []
         self.num_trained = 0
+        self.evaluating: list[str] = []
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
@@ -95,6 +96,7 @@ class RecordedStep:
 
     def feeds(self) -> None:
         """Start a forward pass; names of modules go on counting within a step."""
+        self.evaluating = [name or "model" for name, each in self._run.model.named_modules() if not each.training]
         self.precision = _format(self._run.model, self._run.ranks.device)
         self._calls.feeds(again=True)
         if self._modules is not None:
@@ -151,18 +153,21 @@ class RecordedStep:
         self._is_skipped = not math.isfinite(self.gradient_norm)
         apart: list[tuple[int, str]] = []
         absent: list[int] = []
+        own_equal = False
         if ranks.world > 1:
             sums = ranks.gather({name: float(each.sum()) for name, each in native.items()})
             for rank, each in enumerate(sums):
                 name = next((name for name in each if each[name] != sums[0].get(name)), None)
                 apart += [(rank, name)] if name is not None else []
+            owned = ranks.gather({name: float(each.sum()) for name, each in named.items()})
+            own_equal = bool(apart) and all(owned[rank][name] == owned[0][name] for rank, name in apart)
             without = {name: (total[name] - named[name]) / ranks.world for name in named}
             off = ranks.gather(_factor(without, native)[1])
             absent = [rank for rank, each in enumerate(off) if each < _ONE_FACTOR < deviation]
         is_clipped = deviation <= _ONE_FACTOR and 0 < ratio < 1 - _ONE_FACTOR
         self.exchange = Exchange(
             step=self.step, factor=finite(ratio), deviation=finite(deviation), odd=odd, apart=tuple(apart),
-            absent=tuple(absent), max_norm=finite(self.seen_norm) if is_clipped else None,
+            absent=tuple(absent), own_equal=own_equal, max_norm=finite(self.seen_norm) if is_clipped else None,
         )  # fmt: skip
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
@@ -188,7 +193,10 @@ class RecordedStep:
         held = {value for each in self._run.optimizers for group in each.param_groups for value in group["params"]}
         self.num_trained = sum(value in held for value in self._own)
         if self._run.optimizers:
-            self.unheld = [self._names[value] for value in self._own if value not in held]
+            unheld = {self._names[value]: value for value in self._own if value not in held}
+            for name, value in unheld.items():
+                self._open("optimizer", name, self._owner(name), value)
+            self.unheld = list(unheld)
         self._read()
         self._prove()
         self._own, self._opened, self._found, self._updates, self._arrived = {}, [], [], {}, set()

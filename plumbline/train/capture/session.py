@@ -90,6 +90,7 @@ class Capture:
         self.loop = Loop(
             Path(where), whole, optimizers, steps, seed, name, platform, scaler, rate, describe_program(whole, config)
         )
+        self.loop.is_replicated = any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values())
         self._is_compiled = any(hasattr(each, "_orig_mod") for each in models.values())
         # A compiler would trace the hooks of a module inside.
         self._roots = {key: each if hasattr(each, "_orig_mod") else bare[key] for key, each in models.items()}

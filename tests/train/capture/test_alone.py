@@ -1,0 +1,273 @@
+"""Each rule for a record by itself: its fault is named, and its honest exception is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import plumbline
+from plumbline.cli.main import main
+from plumbline.judge.alone import judge_alone
+from plumbline.records import LoadedRecord
+from plumbline.schema.captured import Exchange
+from plumbline.schema.verdict import Judgement
+from tests.said import said
+
+
+class Net(nn.Module):
+    """Two linear layers, with dropout that may ask for its mode."""
+
+    def __init__(self, kind: type[nn.Linear] = nn.Linear, layers: int = 2, *, asks: bool = True) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(kind(6, 6) for _ in range(layers)))
+        self.norm, self.drop, self.asks = nn.BatchNorm1d(6), nn.Dropout(0.5), asks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(self.norm(self.layers(x)), self.drop.p, training=self.training or not self.asks)
+
+
+class Exact(nn.Linear):
+    """Linear layer that autocast does not reach."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return functional.linear(x.float(), self.weight, self.bias)
+
+
+class Idle(torch.optim.Optimizer):
+    """Optimizer without an update."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        pass
+
+
+class Loop:
+    """A healthy loop; its subclasses plant a fault, or do the same on purpose."""
+
+    micro_batches = 1
+
+    def __init__(self) -> None:
+        torch.manual_seed(3)
+        self.model = self.make()
+        self.optimizer = self.update()
+
+    def make(self) -> nn.Module:
+        return Net()
+
+    def update(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.held(), lr=0.1)
+
+    def held(self) -> list[nn.Parameter]:
+        return list(self.model.parameters())
+
+    def forward(self) -> torch.Tensor:
+        rows = torch.randn(8, 6, dtype=next(self.model.parameters()).dtype)
+        return self.model(rows).float().square().mean()
+
+    def backward(self) -> None:
+        for _ in range(self.micro_batches):
+            self.forward().backward()
+
+    def after(self) -> None:
+        self.optimizer.zero_grad()
+
+    def train(self, folder: Path) -> LoadedRecord:
+        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
+            for _ in range(6):
+                self.backward()
+                self.optimizer.step()
+                self.after()
+                run.step()
+        return plumbline.read_record(folder)
+
+
+class Frozen(Loop):
+    def held(self) -> list[nn.Parameter]:
+        return [value.requires_grad_(False) for value in self.model.layers.parameters()]  # type: ignore[union-attr]
+
+
+class HandMade(Loop):
+    """Gradients by hand, without a backward pass."""
+
+    def backward(self) -> None:
+        for value in self.model.parameters():
+            value.grad = torch.ones_like(value)
+        self.model(torch.ones(2, 6))
+
+
+class Unheld(Loop):
+    def held(self) -> list[nn.Parameter]:
+        return [value for name, value in self.model.named_parameters() if name != "layers.1.weight"]
+
+
+class HeldByHand(Unheld):
+    def after(self) -> None:
+        weight = self.model.layers[1].weight  # type: ignore[index, union-attr]
+        with torch.no_grad():
+            weight.sub_(0.1 * weight.grad)  # type: ignore[operator, arg-type]
+        self.model.zero_grad()
+
+
+class Stale(Loop):
+    def after(self) -> None:
+        pass
+
+
+class Accumulating(Loop):
+    micro_batches = 3
+
+
+class Standstill(Loop):
+    def update(self) -> torch.optim.Optimizer:
+        return Idle(self.held())
+
+
+class TinyRate(Loop):
+    """Updates that bf16 rounds away."""
+
+    def make(self) -> nn.Module:
+        return Net().bfloat16()
+
+    def update(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.held(), lr=1e-30)
+
+
+class WarmingUp(Standstill):
+    def after(self) -> None:
+        super().after()
+        self.optimizer.param_groups[0]["lr"] = 0.0
+
+
+class Unreached(Loop):
+    def make(self) -> nn.Module:
+        return Net(Exact)
+
+    def forward(self) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward()
+
+
+class ExactHead(Unreached):
+    def make(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), Exact(6, 6))
+
+
+class HalfModel(Loop):
+    """Half precision of weights, without autocast."""
+
+    def make(self) -> nn.Module:
+        return Net().bfloat16()
+
+
+CONTRADICTIONS: dict[type[Loop], tuple[str, str]] = {
+    Frozen: ("gradient", "parameters"), Unheld: ("optimizer", "layers.1.weight"), Stale: ("gradient", "norm.weight"),
+    Standstill: ("optimizer", "weights"), Unreached: ("precision", "Exact"),
+}  # fmt: skip
+
+
+def judged(kind: type[Loop], folder: Path) -> Judgement:
+    return judge_alone(kind().train(folder))
+
+
+@pytest.mark.parametrize("kind", CONTRADICTIONS, ids=lambda kind: kind.__name__)
+def test_a_record_that_contradicts_itself_says_so(kind: type[Loop], tmp_path: Path) -> None:
+    judgement = judged(kind, tmp_path)
+    assert judgement.verdict == "drift"
+    assert judgement.first_divergence is not None
+    assert (judgement.causes[0].code, judgement.first_divergence.at) == CONTRADICTIONS[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", [Loop, HandMade, HeldByHand, Accumulating, TinyRate, WarmingUp, ExactHead, HalfModel],
+    ids=lambda kind: kind.__name__,
+)  # fmt: skip
+def test_an_honest_loop_is_not_accused(kind: type[Loop], tmp_path: Path) -> None:
+    judgement = judged(kind, tmp_path)
+    assert [said(finding.detail) for finding in judgement.findings if finding.outcome == "drift"] == []
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> LoadedRecord:
+    return Loop().train(tmp_path_factory.mktemp("alone") / "healthy")
+
+
+def changed(loaded: LoadedRecord, part: str, **values: Any) -> LoadedRecord:
+    evidence = loaded.record.evidence
+    own = getattr(evidence, part).model_copy(update=values)
+    return replace(
+        loaded, record=loaded.record.model_copy(update={"evidence": evidence.model_copy(update={part: own})})
+    )
+
+
+def test_processes_apart_are_a_fault_only_where_they_train_one_model(healthy: LoadedRecord) -> None:
+    def verdict(*, replicated: bool, own_equal: bool) -> str:
+        apart = Exchange(step=0, factor=1.0, deviation=0.0, apart=((1, "norm.weight"),), own_equal=own_equal)
+        return judge_alone(changed(healthy, "captured", exchanges=(apart,), replicated=replicated)).verdict
+
+    assert verdict(replicated=True, own_equal=False) == verdict(replicated=False, own_equal=True) == "drift"
+    assert verdict(replicated=False, own_equal=False) == "pass"  # such as independent trainings, or sharded weights
+
+
+def _off(loaded: LoadedRecord) -> LoadedRecord:
+    probe = loaded.record.evidence.probe
+    assert probe is not None
+    first = probe.proofs[0]
+    errors = (first.errors[0].replace(error=1e9), *first.errors[1:])
+    return changed(loaded, "probe", proofs=(first.replace(errors=errors), *probe.proofs[1:]))
+
+
+def test_a_definition_that_both_sides_leave_is_a_note_of_the_pair_and_a_contradiction_of_each(
+    healthy: LoadedRecord,
+) -> None:
+    off = _off(healthy)
+    assert judge_alone(off).verdict == "drift"
+    assert plumbline.compare(healthy, off, throughput=False).verdict == "drift"
+    pair = plumbline.compare(off, replace(off), throughput=False)
+    assert pair.verdict == "pass"
+    assert any("in either record" in said(note.text) for note in pair.notes)
+
+
+class Evaluating(Loop):
+    def make(self) -> nn.Module:
+        return Net(asks=False).eval()
+
+
+class FrozenNorm(Loop):
+    def make(self) -> nn.Module:
+        model = Net()
+        model.norm.eval()
+        return model
+
+
+@pytest.mark.parametrize(("kind", "is_noted"), [(Evaluating, True), (FrozenNorm, False)])
+def test_draws_in_evaluation_mode_are_a_note(kind: type[Loop], is_noted: bool, tmp_path: Path) -> None:
+    judgement = judged(kind, tmp_path)
+    assert judgement.verdict == "pass"
+    assert any("in evaluation mode draw" in said(note.text) for note in judgement.notes) is is_noted
+
+
+def test_another_mode_is_named_with_its_modules(healthy: LoadedRecord, tmp_path: Path) -> None:
+    judgement = plumbline.compare(healthy, FrozenNorm().train(tmp_path), throughput=False)
+    assert judgement.first_divergence is not None
+    assert judgement.first_divergence.at == "mode"
+    assert "norm" in said(judgement.findings[0].detail)
+
+
+@pytest.mark.parametrize(("kind", "code"), [(Loop, 0), (Stale, 1)])
+def test_the_command_takes_one_folder(
+    kind: type[Loop], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind().train(tmp_path / "run")
+    assert main(["compare", str(tmp_path / "run")]) == code
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("gradients are not cleared" in text) is bool(code)
+    assert "not captured, and so not judged" in text
