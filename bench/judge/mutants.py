@@ -81,7 +81,7 @@ GROUPS = {
                 _files(
                     "plumbline/judge/",
                     "statistics/equivalence history/allowed history/decision history/detection history/engine "
-                    "history/experiments history/night history/reference history/series history/state",
+                    "history/experiments history/metrics history/night history/reference history/segments",
                 ),
                 ("tests/unit/judge/history", "tests/unit/night/rounds"),
             ),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from plumbline.judge import compare
+from plumbline.judge.spec_differences import spec_findings
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.verdict import Finding
@@ -94,3 +95,15 @@ def test_a_moved_row_has_both_numbers_and_the_list_is_bounded() -> None:
     detail = _found(left, right)["same text, different label"].detail
     assert said(detail).startswith("24 of the 24 texts that both read once: row 0 (candidate: 23): label 0 → label 1; ")
     assert said(detail).count("→") == 5
+
+
+@pytest.mark.parametrize("digests", ["ab", "ba"])
+def test_datasets_of_other_tokenizers_are_told_apart_whichever_is_the_reference(digests: str) -> None:
+    texts, labels = list(range(100, 100 + ROWS)), [0] * ROWS
+    sides = [_with_rows(_other(classes=("bad", "good")), texts, labels) for _ in digests]
+    made = []
+    for side, digest in zip(sides, digests, strict=True):
+        data = side.record.evidence.data.replace(tokenizer_sha256=digest * 64)  # type: ignore[union-attr]
+        record = side.record.replace(evidence=side.record.evidence.replace(data=data.to_json()))
+        made.append(LoadedRecord(record, side.folder, side.arrays))
+    assert any("tokenizer" in said(each.metric) for each in spec_findings(*made))
