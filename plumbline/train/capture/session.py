@@ -32,6 +32,7 @@ from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.start import load_start
 from plumbline.train.capture.steps import CapturedStep, Steps
 from plumbline.train.capture.window import fp64_pass
+from plumbline.train.digests import digest_tensors
 from plumbline.train.models.description import describe_model
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.summaries import is_summarizing
@@ -95,11 +96,15 @@ class Capture:
         # A compiler would trace the hooks of a module inside.
         self._roots = {key: each if hasattr(each, "_orig_mod") else bare[key] for key, each in models.items()}
         self._is_sharded = any(hasattr(value, "full_tensor") for value in whole.parameters())
+        is_ddp = any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values())
+        self._are_replicas = is_ddp or self._is_sharded or start is not None
         self._recorded = () if self._is_sharded else _drawn(variable("PLUMBLINE_ROUND"), seed, steps)
         self._start_file, self.is_done = start, False
         self._hooks, self._step_hooks = ExitStack(), ExitStack()
         self._step: CapturedStep | None = None
         self._full: RecordedStep | None = None
+        self._num_calls: int | None = None
+        """Calls of the model in the closure that an optimizer calls; `None` outside of it."""
 
     def __enter__(self) -> Self:
         """Hook models and optimizers, and describe what is trained."""
@@ -131,6 +136,8 @@ class Capture:
         control = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
         ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, control)
         own = digest_json([[name, list(value.shape)] for name, value in parameters.items()])
+        if not self._are_replicas:  # such as parts of a layer: equal shapes, and values of their own
+            own += digest_tensors(parameters)
         if len(set(ranks.gather(own))) == 1:
             return ranks
         self.loop.unknown.setdefault("exchange and other processes: each holds parameters of its own")
@@ -157,10 +164,16 @@ class Capture:
                 self._begin(module, given, named)
             if not is_trained:
                 self.log.evaluated(module, given, named)
-            elif self._step is not None and not self._step.is_updating:
+            elif self._step is not None and self._counts():
                 self._step.enters(key, module, given, named)
                 if self._full is not None:
                     self._full.feeds()
+
+    def _counts(self) -> bool:
+        """Return whether a call gives rows of the step: in a closure, the first one alone."""
+        if self._num_calls is not None:
+            self._num_calls += 1
+        return (self._num_calls or 0) <= 1
 
     def _begin(self, module: nn.Module, given: Any, named: Any) -> None:
         self._step = CapturedStep(self.loop, self.log)
@@ -173,19 +186,23 @@ class Capture:
         if self.loop.is_busy or self.is_done or self._step is None or is_summarizing():
             return
         with self.loop.aside("a forward pass"):
-            if torch.is_grad_enabled() and not self._step.is_updating:
+            if torch.is_grad_enabled() and (self._num_calls or 0) <= 1:
                 if self._full is not None:
                     self._full.forward_done()
                 self._step.leaves(output)
 
     def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the start of an update; a closure's calls of the model are no rows of the step."""
-        if self.is_done or self.loop.is_busy or self._step is None:
+        """Handle the start of an update; a closure may call the model several times for the same rows."""
+        if self.is_done or self.loop.is_busy:
             return
         with self.loop.aside("an update"):
             closure = args[1] if len(args) > 1 else (kwargs or {}).get("closure")  # the first one is the optimizer
             has_closure = closure is not None
-            self._step.is_updating = has_closure
+            if has_closure:
+                self._num_calls = 0
+                self.loop.unknown.setdefault("exchange, and proofs of gradients and updates: computed in a closure")
+            if self._step is None:
+                return
             if self._full is not None:
                 self._full.before_update(optimizer, closure=has_closure)
             if not has_closure:
@@ -195,9 +212,9 @@ class Capture:
         if self.is_done or self.loop.is_busy or self._step is None:
             return
         with self.loop.aside("an update"):
-            if self._step.is_updating:
+            if self._num_calls is not None:
                 self._step.updates(optimizer)
-                self._step.is_updating = False
+                self._num_calls = None
             self._step.is_updated = True
             self._step.weigh()
             if self._full is not None:
@@ -222,6 +239,7 @@ class Capture:
             if full is not None:
                 full.ends()
             self.log.add(step, full)
+            self._num_calls = None
         if self.log.num_steps >= self.loop.steps:
             self._write(None)
         else:

@@ -66,7 +66,7 @@ class CapturedStep:
         self.loss: torch.Tensor | float | None = None
         self.batch: dict[str, torch.Tensor] = {}
         self.rows = 0
-        self.is_updating = self.is_updated = False
+        self.is_updated = False
 
     def enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
         """Store a micro-batch: exact checksums of integers by row, sketches of computed or given floats."""

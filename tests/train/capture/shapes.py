@@ -90,7 +90,6 @@ def lbfgs() -> Any:
                 loss.backward()
                 return loss
 
-            model(images)
             optimizer.step(closure)
             run()
 

@@ -1,0 +1,157 @@
+"""Loops of two processes, each without anything of Plumbline in it but `run.step()`; by torchrun, `SHAPE [FOLDER]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.nn import functional as collective
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import plumbline
+from plumbline.train.digests import digest_tensors
+
+STEPS = 4
+Loop = tuple[Any, Any, Callable[[Callable[..., None]], None]]
+
+
+class Gathered(nn.Module):
+    """Compares each row's features with those of all processes, as contrastive losses do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        features = functional.normalize(self.body(rows))
+        return features @ torch.cat(collective.all_gather(features)).T
+
+
+class Parallel(nn.Module):
+    """Keeps a half of its columns in each process, as tensor parallelism does."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 4), nn.Linear(4, 3, bias=False)
+        with torch.no_grad():
+            for value in self.parameters():
+                value.add_(0.01 * rank)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return collective.all_reduce(self.down(functional.gelu(self.up(rows))))
+
+
+def _batches(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(5 + rank)
+    return [
+        (torch.randn(4, 6, generator=generator), torch.randint(0, 3, (4,), generator=generator)) for _ in range(STEPS)
+    ]
+
+
+def _trains(model: nn.Module, rank: int, loss: Callable[..., torch.Tensor]) -> Loop:
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+
+    def loop(run: Callable[..., None]) -> None:
+        for rows, labels in _batches(rank):
+            optimizer.zero_grad()
+            loss(model(rows), labels).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def gathered(rank: int) -> Loop:
+    """Collectives in the forward pass, under DDP."""
+    model = DistributedDataParallel(Gathered())
+    return _trains(model, rank, lambda found, _: functional.cross_entropy(found * 5, torch.arange(4) + 4 * rank))
+
+
+def parallel(rank: int) -> Loop:
+    """Tensor parallelism: different weights of equal shapes."""
+    return _trains(Parallel(rank), rank, functional.cross_entropy)
+
+
+def stages(rank: int) -> Loop:
+    """Two stages of a pipeline: different models, which send to each other."""
+    model = nn.Linear(6, 5) if not rank else nn.Sequential(nn.GELU(), nn.Linear(5, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Callable[..., None]) -> None:
+        for rows, labels in _batches(0):
+            optimizer.zero_grad()
+            between = torch.zeros(4, 5)
+            if not rank:
+                made = model(rows)
+                dist.send(made.detach(), 1)
+                dist.recv(between, 1)
+                made.backward(between)
+            else:
+                dist.recv(between, 0)
+                between.requires_grad_()
+                functional.cross_entropy(model(between), labels).backward()
+                assert between.grad is not None
+                dist.send(between.grad, 0)
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def uneven(rank: int) -> Loop:
+    """A parameter that only the second process uses, whose gradients are reduced by hand."""
+    model = nn.ModuleDict({"body": nn.Linear(6, 3), "extra": nn.Linear(6, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = model
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return self.parts["body"](rows) + (self.parts["extra"](rows) if rank else 0)
+
+    whole = Whole()
+
+    def loop(run: Callable[..., None]) -> None:
+        for rows, labels in _batches(rank):
+            optimizer.zero_grad()
+            functional.cross_entropy(whole(rows), labels).backward()
+            for value in model.parameters():
+                value.grad = torch.zeros_like(value) if value.grad is None else value.grad
+                dist.all_reduce(value.grad)
+            optimizer.step()
+            run()
+
+    return whole, optimizer, loop
+
+
+SHAPES = {each.__name__: each for each in (gathered, parallel, stages, uneven)}
+
+
+def main(name: str, folder: str | None) -> None:
+    """Train, with a record if a folder is given; print the digest of each process's state and generator."""
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(3)
+    model, optimizer, loop = SHAPES[name](rank)
+    if folder is None:
+        loop(lambda *_: None)
+    else:
+        with plumbline.capture(folder, model, optimizer, steps=STEPS, seed=3) as run:
+            loop(run.step)
+    state = dict(model.state_dict()) | {"generator": torch.get_rng_state()}
+    found: list[Any] = [None, None]
+    dist.all_gather_object(found, digest_tensors(state))
+    if not rank:
+        sys.stdout.write(f"{found[0]} {found[1]}\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

@@ -1,0 +1,37 @@
+"""A recorder breaks no loop of two processes, and takes parts of a model for no replicas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plumbline
+
+from .process_shapes import SHAPES
+
+_PARTS = ("parallel", "stages")
+"""Loops whose processes hold parameters of their own."""
+
+
+def _digests(name: str, *folder: str) -> str:
+    """Train by two processes; return the digests of both states."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    program = [*launcher, "-m", "tests.train.capture.process_shapes", name, *folder]
+    return subprocess.run(program, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()[-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHAPES)
+def test_two_processes_train_the_same_bits_and_their_record_passes(name: str, tmp_path: Path) -> None:
+    plain = _digests(name)
+    assert [_digests(name, str(tmp_path / folder)) for folder in ("a", "b")] == [plain, plain]
+    first, second = (plumbline.read_record(tmp_path / folder) for folder in ("a", "b"))
+    assert plumbline.compare(first, second, throughput=False).verdict == "pass"
+    assert plumbline.judge_alone(first).verdict == "pass"
+    captured = first.record.evidence.captured
+    assert captured is not None
+    assert not [why for why in captured.unknown if "Error" in why]
+    assert ("exchange and other processes" in "".join(captured.unknown)) == (name in _PARTS)
