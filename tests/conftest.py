@@ -87,6 +87,7 @@ NEEDS = {
     "engine": (_engine, "terraform or tofu, and the tools of `make infra-check`"),
     "git": (_program("git"), "git on the path"),
     "gpu": (_gpu, "an NVIDIA GPU"),
+    "lightning": (lambda: find_spec("lightning") is not None, "lightning, whose loops a callback records"),
     "mlflow_server": (MLFLOW_SERVER.is_file, "MLflow's tracking server (`make mlflow-server` installs it)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
     "other_user": (_other_user, "root, and a Python that a different user can run"),

@@ -39,7 +39,10 @@ def hugging_face_callback(folder: str | None = None, *, steps: int, **settings: 
 
 
 def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any) -> Any:
-    """Return a callback: `Trainer(callbacks=[lightning_callback("runs/aws", steps=20)])`."""
+    """Return a callback: `Trainer(callbacks=[lightning_callback("runs/aws", steps=20)])`.
+
+    A module without a `forward` of its own shows the calls of its children.
+    """
     from lightning.pytorch import Callback as Base  # type: ignore[import-not-found]
 
     class Callback(Base):  # type: ignore[misc]
@@ -47,14 +50,20 @@ def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any
 
         def __init__(self) -> None:
             self._run: Capture | None = None
+            self._num_updates = 0
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             """Hook model and optimizers."""
-            self._run = Capture(folder, module, trainer.optimizers, steps=steps, **settings).__enter__()
+            models = module if "forward" in vars(type(module)) else {
+                name: child for name, child in module.named_children() if any(True for _ in child.parameters())
+            }  # fmt: skip
+            self._run = Capture(folder, models, trainer.optimizers, steps=steps, **settings).__enter__()
+            self._num_updates = trainer.global_step
 
-        def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:  # noqa: ARG002 - a callback
-            """End the step before: Lightning clears gradients behind each update."""
-            if self._run is not None:
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:  # noqa: ARG002 - a callback
+            """End a step, which may have had several micro-batches."""
+            if self._run is not None and trainer.global_step > self._num_updates:
+                self._num_updates = trainer.global_step
                 self._run.step()
 
         def on_train_end(self, trainer: Any, module: Any) -> None:  # noqa: ARG002 - a callback
