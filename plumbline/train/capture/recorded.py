@@ -41,8 +41,8 @@ class RecordedStep:
         }
         self._own: dict[torch.Tensor, torch.Tensor] = {}
         self._arrived: set[torch.Tensor] = set()
-        self.stale = ""
-        """First parameter whose gradient was left of an earlier step."""
+        self._left: dict[str, None] = {}
+        """Parameters whose gradient was left of an earlier step."""
         self._opened: list[tuple[Stage, str, str, bool, TensorSummary]] = []
         self._found: list[Found] = []
         self._modules: ModuleProofs | None = None
@@ -80,8 +80,15 @@ class RecordedStep:
         with self._run.aside("a gradient"):
             is_first, left = parameter not in self._arrived, parameter.grad
             self._arrived.add(parameter)
-            if is_first and self.step and not self.stale and left is not None and left.layout == torch.strided:
-                self.stale = name if bool(left.any()) else ""
+            if left is None or (left.layout == torch.strided and not bool(left.any())):
+                self._left.pop(name, None)  # cleared after another model's loss had reached it
+            elif is_first and self.step and left.layout == torch.strided:
+                self._left[name] = None
+
+    @property
+    def stale(self) -> str:
+        """Return the first parameter whose update contains a gradient of an earlier step, or ""."""
+        return next(iter(self._left), "")
 
     def _keep(self, parameter: torch.Tensor) -> None:
         with self._run.aside("a gradient"):

@@ -126,6 +126,25 @@ class Accumulating(Loop):
     micro_batches = 3
 
 
+class GeneratorFirst(Loop):
+    """Two models, where the first one's loss leaves gradients in the second one, which are cleared before its own."""
+
+    def train(self, folder: Path) -> LoadedRecord:
+        models = {"generator": nn.Linear(6, 6), "critic": nn.Linear(6, 1)}
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models.values()]
+        generator, critic = models.values()
+        with plumbline.capture(folder, models, optimizers, steps=6, seed=7) as run:
+            for _ in range(6):
+                rows = torch.randn(8, 6)
+                for optimizer, made in zip(optimizers, (False, True), strict=True):
+                    optimizer.zero_grad()
+                    images = generator(rows).detach() if made else generator(rows)
+                    critic(images).square().mean().backward()
+                    optimizer.step()
+                run.step()
+        return plumbline.read_record(folder)
+
+
 class Standstill(Loop):
     def update(self) -> torch.optim.Optimizer:
         return Idle(self.held())
@@ -187,7 +206,7 @@ def test_a_record_that_contradicts_itself_says_so(kind: type[Loop], tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "kind", [Loop, HandMade, HeldByHand, Accumulating, TinyRate, WarmingUp, ExactHead, HalfModel],
+    "kind", [Loop, HandMade, HeldByHand, Accumulating, GeneratorFirst, TinyRate, WarmingUp, ExactHead, HalfModel],
     ids=lambda kind: kind.__name__,
 )  # fmt: skip
 def test_an_honest_loop_is_not_accused(kind: type[Loop], tmp_path: Path) -> None:
