@@ -74,7 +74,7 @@ million steps, and an hour of samples of eight GPUs.
 """
 _MAX_KEYS = 20_000
 """Maximum number of keys of one object; pydantic collects an error of a kilobyte for each wrong key."""
-_IS_MEMBER = re.compile(r"(function-|constrained-|literal\[|tuple\[)")
+_IS_MEMBER = re.compile(r"(function-|constrained-|literal\[|tuple\[|kind:)")
 _REASONS = {
     "extra_forbidden": "unknown key",
     "missing": "missing",

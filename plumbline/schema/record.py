@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field, field_validator
+from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator
 
 from plumbline.schema.base import Label, Model, Name, Sha256, Step
 from plumbline.schema.captured import CapturedSpec
@@ -61,6 +61,18 @@ class Exit(Model):
         return self.status == "failed" and self.code in INFRASTRUCTURE
 
 
+def _kind_of_spec(spec: Any) -> str:
+    """Return the kind of a spec: only a captured one says its kind."""
+    kind = spec.get("kind") if isinstance(spec, dict) else getattr(spec, "kind", None)
+    return "kind:trained" if kind is None else "kind:captured"
+
+
+Spec = Annotated[
+    Annotated[RunSpec, Tag("kind:trained")] | Annotated[CapturedSpec, Tag("kind:captured")],
+    Discriminator(_kind_of_spec),
+]
+
+
 class RunRecord(Model):
     """Record of one run of a RunSpec on a platform."""
 
@@ -72,7 +84,7 @@ class RunRecord(Model):
     nonce: str = Field(default="", max_length=128)
     """Nonce of the record's order; empty without an order."""
     spec_sha256: Sha256
-    spec: RunSpec | CapturedSpec
+    spec: Spec
     experiment: Experiment | None = None
     started_at: Moment
     finished_at: Moment
