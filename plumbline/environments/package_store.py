@@ -7,7 +7,6 @@ time builds a folder under a different name, then renames it.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -19,6 +18,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import IO
 
+from plumbline.data.file_lock import lock, try_lock
 from plumbline.environments.changes import Failure, PackageChange, pins_between
 from plumbline.environments.installed import Base, Installed, read_distribution, this_base
 from plumbline.environments.installer import Installer
@@ -41,7 +41,7 @@ def locked(path: Path) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file)
         yield
 
 
@@ -111,24 +111,21 @@ def claimed(work: Path, wait_seconds: float = 0.0) -> Iterator[None]:
     """
     try:
         work.mkdir(parents=True, exist_ok=True)
-        lock = (work / _LOCK_NAME).open("ab")
+        file = (work / _LOCK_NAME).open("ab")
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         hint = "name a folder that can be written"
         raise ConfigurationError(
             f"cannot be the work folder: {error.strerror}", where=str(work), key="--work", hint=hint
         ) from error
-    with lock:
-        _lock(lock, work, time.monotonic() + wait_seconds)
+    with file:
+        _lock(file, work, time.monotonic() + wait_seconds)
         yield
 
 
-def _lock(lock: IO[bytes], work: Path, deadline: float) -> None:
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise ConfigurationError("a different upgrade uses this folder", where=str(work), hint=_HINT) from error
+def _lock(file: IO[bytes], work: Path, deadline: float) -> None:
+    while not try_lock(file):
+        if time.monotonic() >= deadline:
+            raise ConfigurationError("a different upgrade uses this folder", where=str(work), hint=_HINT)
         time.sleep(_POLL_SECONDS)
 
 

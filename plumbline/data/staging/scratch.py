@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plumbline.data.staging.part import is_still, try_lock
+from plumbline.data.file_lock import try_lock
+from plumbline.data.staging.part import is_still
 
 _OWNER = ".plumbline-owner"
 

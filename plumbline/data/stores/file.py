@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -16,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from io import FileIO
 from pathlib import Path
 
+from plumbline.data.file_lock import lock
 from plumbline.data.stores.opening import Timeouts
 from plumbline.data.stores.protocol import (
     FolderMissingError,
@@ -200,8 +200,8 @@ class FileStore:
     def _locked(self) -> Iterator[None]:
         own = self._root / _OWN_FOLDER
         own.mkdir(parents=True, exist_ok=True)
-        with (own / "lock").open("a+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with (own / "lock").open("a+") as file:
+            lock(file)
             yield
 
     @contextmanager
