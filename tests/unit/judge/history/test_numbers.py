@@ -1,15 +1,13 @@
-"""Numbers that a sentence shows, by hand: a run's noise, the resolvable difference, what whitening leaves."""
+"""Numbers that a sentence shows, by hand: a run's noise, and the resolvable difference."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from plumbline.judge.history.decision import Decision, RerunTest
 from plumbline.judge.history.reference import Reference
-from plumbline.judge.statistics.changepoints import _remainder
 from plumbline.judge.statistics.equivalence import equivalence
 
 
@@ -24,12 +22,3 @@ def test_the_difference_that_is_resolved_at_90_percent_is_the_whole_interval() -
     found = equivalence([0.80, 0.81, 0.79, 0.80, 0.82, 0.78], [0.80, 0.79, 0.81, 0.80, 0.78, 0.82], 0.05)
     assert found is not None
     assert found.resolvable == pytest.approx(found.high - found.low)
-
-
-def test_whitening_leaves_nothing_of_white_noise_and_finds_what_is_left() -> None:
-    white = np.random.default_rng(1).normal(size=400)
-    left = white.copy()
-    for place in range(1, len(left)):
-        left[place] += 0.6 * left[place - 1]
-    assert _remainder(white, []) == 0.0
-    assert 0.3 < _remainder(left, []) < 0.8
