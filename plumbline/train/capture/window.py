@@ -17,7 +17,7 @@ from plumbline.train.digests import host_array
 from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.models.dropout import without_dropout
 from plumbline.train.portable.fp64 import fp64_arithmetic
-from plumbline.train.proof.isolation import by_owner, mapped, restored, undisturbed
+from plumbline.train.proof.isolation import NoCollectives, by_owner, mapped, restored, undisturbed
 from plumbline.train.watch.calls import ModuleCalls, first_tensor
 
 _ROWS = 4
@@ -82,7 +82,7 @@ def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
     try:
         with (
             undisturbed(device, lambda: None), restored(model), without_dropout(model), calls.hook(model),
-            torch.enable_grad(), torch.autocast(device.type, enabled=False), fp64_arithmetic(),
+            torch.enable_grad(), torch.autocast(device.type, enabled=False), fp64_arithmetic(), NoCollectives(),
         ):  # fmt: skip
             output = first_tensor(functional_call(model, weights | buffers, tuple(few), keywords, tie_weights=False))
             calls.forward_done()

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.train.watch.summaries import is_summarizing
 
@@ -101,6 +102,19 @@ class OutsideUses(TorchFunctionMode):
     def _see(self, value: torch.Tensor) -> None:
         if isinstance(value, nn.Parameter) and value.requires_grad and not self._is_inside(value):
             self.found.add(value)
+
+
+class NoCollectives(TorchDispatchMode):
+    """Torch mode that refuses to call other processes, which repeat nothing at this moment."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call `func`, or raise `RuntimeError` for a collective."""
+        if "c10d" in func.namespace:
+            raise RuntimeError("calls other processes in its forward pass")
+        return func(*args, **kwargs or {})
 
 
 def several(output: Any) -> bool:

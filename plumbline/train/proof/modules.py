@@ -25,7 +25,15 @@ from plumbline.schema.stage import Stage
 from plumbline.schema.tolerance import sum_limit
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
 from plumbline.train.proof.draws import Draw, NativeDraws, drops, undrawn
-from plumbline.train.proof.isolation import CallState, OutsideUses, by_owner, mapped, several, undisturbed
+from plumbline.train.proof.isolation import (
+    CallState,
+    NoCollectives,
+    OutsideUses,
+    by_owner,
+    mapped,
+    several,
+    undisturbed,
+)
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.calls import first_tensor
@@ -219,6 +227,8 @@ class ModuleProofs:
         stack.enter_context(self._draws.paused())
         if self.precision in SHORT:
             stack.enter_context(torch.autocast(self._ranks.device.type, enabled=False))
+        if self._uses is not None and dist.is_initialized():
+            stack.enter_context(NoCollectives())
         stack.enter_context(repeated)
         stack.enter_context(undisturbed(self._ranks.device, repeated.drew))
         is_forward, self._is_forward = self._is_forward, False

@@ -150,6 +150,9 @@ def main(name: str, folder: str | None) -> None:
     dist.all_gather_object(found, digest_tensors(state))
     if not rank:
         sys.stdout.write(f"{found[0]} {found[1]}\n")
+    dist.barrier()
+    # torch 2.13 may abort or hang here, with and without a record, while a model of its processes lives.
+    del model, optimizer, loop, state
     dist.destroy_process_group()
 
 
