@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import IO
 
 from plumbline.schema.errors import ConfigurationError
@@ -14,6 +15,11 @@ def lock(file: IO[bytes] | IO[str] | int, *, shared: bool = False, wait: bool = 
     except ModuleNotFoundError as error:
         raise ConfigurationError("locking a file needs Linux", hint="on Windows: WSL 2") from error
     fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+
+
+def can_lock() -> bool:
+    """Return whether this system locks files."""
+    return find_spec("fcntl") is not None
 
 
 def try_lock(file: IO[bytes] | int) -> bool:

@@ -37,8 +37,7 @@ def missing_package(error: ImportError) -> ConfigurationError | None:
         what = f"version {version(package)} does not fit: {error}"
     except PackageNotFoundError:
         what = "is not installed"
-    wanted = f"'{_PROJECT}[{extras[0]}]'" if extras[0] else _PROJECT
-    return ConfigurationError(what, where=package, hint=f"pip install {wanted}")
+    return ConfigurationError(what, where=package, hint=_hint(extras[0]))
 
 
 def is_optional(error: ImportError) -> bool:
@@ -68,7 +67,7 @@ def require_all(*modules: str) -> None:
     packages = {_package(ModuleNotFoundError(name=name)): name for name in absent}
     extras = dict.fromkeys(_extras().get(package, [""])[0] for package in packages)
     if len(packages) > 1 and "" not in extras:
-        hint = f"pip install '{_PROJECT}[{','.join(extras)}]'"
+        hint = _hint(",".join(extras))
         raise ConfigurationError("are not installed", where=", ".join(packages), hint=hint)
     for name in absent:
         require(name)
@@ -92,6 +91,12 @@ def resource(name: str) -> Path:
         if path.exists():
             return path
     raise ConfigurationError("is not installed", where=str(_SHARE / name), hint="reinstall the package")
+
+
+def _hint(extras: str) -> str:
+    """Return how to install extras: the distribution's name is on no index, where a stranger may register it."""
+    wanted = f"'.[{extras}]'" if extras else "."
+    return f"pip install {wanted} in the clone"
 
 
 def _extras() -> dict[str, list[str]]:

