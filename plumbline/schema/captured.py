@@ -137,8 +137,6 @@ class CapturedEvidence(Model):
     """By integer field and step, a checksum of each row, of the first steps."""
     evaluations: tuple[tuple[Step, ShortDigest], ...] = Field(default=(), max_length=MAX_CAPTURED, fail_fast=True)
     """(number of steps done, checksum of the inputs) of passes without a backward pass."""
-    functions: tuple[tuple[Label, Label, Text], ...] = Field(default=(), max_length=_MANY, fail_fast=True)
-    """(module, function, shapes, formats and plain arguments) of the first step, in order."""
     exchanges: tuple[Exchange, ...] = Field(default=(), max_length=1000, fail_fast=True)
     window: Fp64Pass | None = None
     stale: tuple[tuple[Step, Label], ...] = Field(default=(), max_length=1000, fail_fast=True)

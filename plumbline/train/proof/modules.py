@@ -168,7 +168,7 @@ class ModuleProofs:
             must_draw,
         )
         self._draws = NativeDraws()
-        self._is_forward = self._is_second = False
+        self._is_forward, self._unproven = False, ""
         self._open: list[tuple[nn.Module, int, CallState | None]] = []
         """Modules whose call has begun, with the number of draws before it."""
         self._aliases: list[torch.Tensor] = []
@@ -331,7 +331,9 @@ class ModuleProofs:
         Those of a block with a kink are left to its leaves: next to it, rounding passes all of a gradient, or none.
         """
         if gradient.requires_grad:
-            self._is_second = True  # the gradients of these gradients add to the weights' own
+            self._unproven = "are of second order"  # the gradients of these gradients add to the weights' own
+        elif torch.is_autocast_enabled(self._ranks.device.type):
+            self._unproven = "are computed under autocast, which leaves their formats to it"
         if call.level != "leaf" and any(isinstance(each, KINKED) for each in call.module.modules()):
             return
         with self._guarded(call.module, call.name):
@@ -428,8 +430,8 @@ class ModuleProofs:
         """
         ranks = self._ranks if own is None else Ranks(device=self._ranks.device)
         given = {value: value.grad for value in names} if own is None else own
-        if self._is_second:
-            self.lost["gradients"] = "are of second order"
+        if self._unproven:
+            self.lost["gradients"] = self._unproven
             return
         factor, outside = scale * ranks.world, self._uses.found if self._uses is not None else set()
         self.lost |= {names[each]: "is used by a function" for each in outside if each in names}

@@ -154,6 +154,33 @@ def scaled() -> Any:
     return model, optimizer, loop, {"scaler": scaler}
 
 
+def within_autocast() -> Any:
+    """Calls its backward pass within autocast, which torch advises against: gradients of an fp32 head get bf16."""
+
+    class Headed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = nn.Linear(6, 8), nn.Linear(8, 2)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            hidden = self.inner(rows).float()
+            with torch.autocast("cpu", enabled=False):
+                return self.head(hidden)
+
+    model = Headed()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
 def sparse() -> Any:
     model = nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Flatten(), nn.Linear(24, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -341,7 +368,7 @@ def checkpointed() -> Any:
 SHAPES: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
-        plain, batch_norm, micro_batches, evaluations, lbfgs, by_hand, adversaries, scaled, sparse, recurrent, carried,
-        second_order, experts, averaged, raising, noisy, checkpointed,
+        plain, batch_norm, micro_batches, evaluations, lbfgs, by_hand, adversaries, scaled, within_autocast, sparse,
+        recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed,
     )
 }  # fmt: skip
