@@ -92,6 +92,7 @@ NEEDS = {
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),
     "other_user": (_other_user, "root, and a Python that a different user can run"),
     "second_user": (_second_user, "root and setpriv, and a checkout that a different user can read"),
+    "triton": (lambda: find_spec("triton") is not None, "triton, whose interpreter runs a kernel on a CPU"),
     "uv": (_program("uv"), "uv on the path (`make test-all` installs it)"),
 }
 """What a machine may lack, by the marker or the fixture of the tests that need it."""

@@ -99,9 +99,9 @@ def test_where_the_kernel_cannot_be_used_the_plain_form_makes_the_masks(
     assert bits_form.__wrapped__(torch.device("cuda")) is dropout.plain_bits
 
 
+@pytest.mark.triton
 def test_the_kernel_has_the_bits_of_the_plain_form() -> None:
     """Triton's own interpreter runs the kernel on a CPU."""
-    pytest.importorskip("triton")
     code = (
         "import torch; from plumbline.train.models.dropout import plain_bits, _key\n"
         "from plumbline.train.models.dropout_kernel import fused_bits\n"

@@ -16,13 +16,7 @@ from plumbline.train.ranks import Ranks
 from plumbline.train.watch.step_log import StepLogger
 
 
-def test_a_group_with_a_rate_of_its_own_changes_the_steps_rate() -> None:
-    rates = [StepOutcome([], rates).learning_rate for rates in ((1e-3, 1e-3), (1e-3, 1e-4))]
-    assert rates[0] == 1e-3
-    assert rates[1] < 1e-3
-
-
-def log_of(*, is_lazy: bool) -> StepLog:
+def log_of(*, is_lazy: bool, rates: tuple[float, ...] = (0.1,)) -> StepLog:
     """Return the log of one step, whose forward pass draws the weights of a layer anew if `is_lazy`."""
     torch.manual_seed(0)
     model = nn.Linear(8, 2)
@@ -38,10 +32,15 @@ def log_of(*, is_lazy: bool) -> StepLog:
     norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
     observer.clipped()
     optimizer.step()
-    observer.done(StepOutcome([(loss, 1.0)], (0.1,), norm))
+    observer.done(StepOutcome([(loss, 1.0)], rates, norm))
     observer.weigh(1)
     observer.read()
     return StepLog.model_validate(observer.log())
+
+
+def test_groups_of_unequal_rates_are_logged_one_by_one() -> None:
+    equal, unequal = (log_of(is_lazy=False, rates=rates).learning_rates for rates in ((1e-3, 1e-3), (1e-3, 1e-4)))
+    assert (equal, unequal) == ((1e-3,), ((1e-3, 1e-4),))
 
 
 def test_the_start_is_what_the_first_step_computes_with() -> None:

@@ -245,7 +245,7 @@ def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Traine
         candidate = workshop.train(spec_of(workshop))
     judgement = judged(reference, candidate)
     assert judgement.verdict == "pass"
-    assert [note.code for note in judgement.notes] == ["portable"]
+    assert [note.code for note in judgement.notes] == ["portable"], [said(n.text) for n in judgement.notes]
     assert "formulas identical at 2 checkpoints" in said(judgement.notes[0].text)
 
 
