@@ -44,6 +44,7 @@ def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any
     A module without a `forward` of its own shows the calls of its children.
     """
     from lightning.pytorch import Callback as Base  # type: ignore[import-not-found]
+    from lightning.pytorch import LightningModule
 
     class Callback(Base):  # type: ignore[misc]
         """Recorder of a Lightning loop."""
@@ -54,7 +55,7 @@ def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             """Hook model and optimizers."""
-            models = module if "forward" in vars(type(module)) else {
+            models = module if type(module).forward is not LightningModule.forward else {
                 name: child for name, child in module.named_children() if any(True for _ in child.parameters())
             }  # fmt: skip
             self._run = Capture(folder, models, trainer.optimizers, steps=steps, **settings).__enter__()
