@@ -18,10 +18,10 @@ from plumbline.schema.captured import Exchange
 from plumbline.schema.evidence import Tap
 from plumbline.schema.proof import Proof, ProofError
 from plumbline.schema.spec import Precision
-from plumbline.schema.stage import STAGES, TAPPED, Stage
+from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
-from plumbline.train.digests import finite, read_losses
-from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
+from plumbline.train.digests import finite
+from plumbline.train.proof.modules import Found, ModuleProofs, read
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.watch.calls import ModuleCalls
@@ -226,17 +226,8 @@ class RecordedStep:
                     )  # fmt: skip
 
     def _prove(self) -> None:
-        errors = read_losses([found.error for found in self._found])
-        listed = [
-            ProofError(
-                stage=found.stage, name=found.name, kind=found.kind, dtype=str(found.dtype).removeprefix("torch."),
-                terms=found.terms, error=finite(error),
-            )
-            for found, error in zip(self._found, errors, strict=True)
-            if error != NO_FORM
-        ]  # fmt: skip
-        listed.sort(key=lambda each: STAGES.index(each.stage))
-        lost = dict(self._modules.lost) if self._modules is not None else {}
+        listed, formless = read(self._found)
+        lost = (dict(self._modules.lost) if self._modules is not None else {}) | formless
         lost |= {f"updates {place}": check.lost for place, check in enumerate(self._updates.values()) if check.lost}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         draws = self._modules.draws() if self._modules is not None else ()

@@ -19,10 +19,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
-from plumbline.schema.proof import Draws
+from plumbline.schema.proof import Draws, ProofError
 from plumbline.schema.spec import Precision
-from plumbline.schema.stage import Stage
+from plumbline.schema.stage import STAGES, Stage
 from plumbline.schema.tolerance import sum_limit
+from plumbline.train.digests import finite, read_losses
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
 from plumbline.train.proof.draws import Draw, NativeDraws, drops, undrawn
 from plumbline.train.proof.isolation import (
@@ -61,6 +62,21 @@ class Found:
     dtype: torch.dtype
     terms: int
     error: torch.Tensor
+
+
+def read(found: list[Found]) -> tuple[list[ProofError], dict[str, str]]:
+    """Return errors by stage, and tensors without a finite definition; synchronises the device."""
+    errors = read_losses([each.error for each in found])
+    pairs = list(zip(found, errors, strict=True))
+    listed = [
+        ProofError(
+            stage=each.stage, name=each.name, kind=each.kind, dtype=str(each.dtype).removeprefix("torch."),
+            terms=each.terms, error=finite(error),
+        )
+        for each, error in pairs if error != NO_FORM
+    ]  # fmt: skip
+    listed.sort(key=lambda each: STAGES.index(each.stage))
+    return listed, {each.name: "not finite in fp64" for each, error in pairs if error == NO_FORM}
 
 
 def unit_of(dtype: torch.dtype) -> float:

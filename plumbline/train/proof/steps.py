@@ -15,17 +15,16 @@ from typing import Any
 import torch
 
 from plumbline.schema.proof import Proof, ProofError
-from plumbline.schema.stage import STAGES
 from plumbline.schema.tolerance import is_off, is_over, native_norm_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.compat.transformers import attention_of
-from plumbline.train.digests import checksum, finite, read_losses
+from plumbline.train.digests import checksum, read_losses
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.definitions import other_settings
-from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs, distance, size_of, unit_of
+from plumbline.train.proof.modules import Found, ModuleProofs, distance, read, size_of, unit_of
 from plumbline.train.proof.repeated import Repeated, chances
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.watch.summaries import aside
@@ -217,20 +216,10 @@ class Prover(Observer):
         if self._skipped:
             self._skip()
             return
-        errors = read_losses([found.error for found in self._found])
-        listed = [
-            ProofError(
-                stage=found.stage, name=found.name, kind=found.kind, dtype=str(found.dtype).removeprefix("torch."),
-                terms=found.terms, error=finite(error),
-            )
-            for found, error in zip(self._found, errors, strict=True)
-            if error != NO_FORM
-        ]  # fmt: skip
+        listed, formless = read(self._found)
         draws, lost = (self._modules.draws(), self._modules.lost) if self._modules is not None else ((), {})
-        formless = [found.name for found, error in zip(self._found, errors, strict=True) if error == NO_FORM]
-        lost = {**lost, **self._lost, **dict.fromkeys(formless, "not finite in fp64")}
+        lost = {**lost, **self._lost, **formless}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
-        listed.sort(key=lambda each: STAGES.index(each.stage))
         lacks_memory = self._lacks_memory or (self._modules is not None and self._modules.lacks_memory)
         proof = Proof(
             step=self._step, errors=tuple(listed), tensors=len(listed), draws=draws, lost=why,
