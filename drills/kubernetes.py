@@ -219,4 +219,4 @@ def _record(suite: Suite, verdict: dict[str, Any], platform: str) -> RunRecord:
 
 def _evidence(record: RunRecord) -> list[str]:
     assert record.evidence.probe is not None
-    return [step.weights_sha256 for step in record.evidence.probe.steps]
+    return [step.weights for step in record.evidence.probe.steps_of()]

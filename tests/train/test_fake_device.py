@@ -152,7 +152,7 @@ def test_the_probe_and_its_fp64_run(task: str, request: pytest.FixtureRequest, m
         probe = ProbeRun(context, context.spec.probe)
         probe.run()
         evidence = probe.evidence()
-    assert len(evidence.steps) == STEPS
+    assert evidence.num_steps == STEPS
     assert {tap.stage for tap in evidence.taps} == {"forward", "gradient", "optimizer"}
     assert evidence.evaluation.num_rows == 8
 
