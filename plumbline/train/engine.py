@@ -24,7 +24,7 @@ from plumbline.train.failure import OUT_OF_MEMORY, TrainingFailedError, is_out_o
 from plumbline.train.models.dropout import DropoutClock
 from plumbline.train.models.families import in_double, input_fields
 from plumbline.train.numerics import autocast
-from plumbline.train.optimizers import make_optimizer, make_scaler, make_schedule
+from plumbline.train.optimizers import group_rates, make_optimizer, make_scaler, make_schedule
 from plumbline.train.ranks import Ranks
 from plumbline.train.tasks import IGNORED, training_task
 
@@ -275,7 +275,7 @@ class Engine:
                     loss = self._forward(piece, share)
                     losses.append((loss.detach().clone() if self.keeps_graphs else loss.detach(), share))
                     self._backward(loss, share)
-            rates = tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+            rates = group_rates(self.optimizer)
             self._update()
             self.advance()
         except (RuntimeError, MemoryError) as error:

@@ -72,10 +72,15 @@ def _scalars(group: dict[str, Any]) -> dict[str, bool | int | float | str | None
         if name in {"params", "param_names"}:
             continue
         if isinstance(value, (tuple, list)):
-            scalars |= {f"{name}.{place}": float(entry) for place, entry in enumerate(value)}
+            scalars |= {f"{name}.{place}": None if entry is None else float(entry) for place, entry in enumerate(value)}
         else:
             scalars[name] = value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
     return scalars
+
+
+def group_rates(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
+    """Return the learning rate of each parameter group; of groups that compute their own, none."""
+    return tuple(float(group["lr"]) for group in optimizer.param_groups if group["lr"] is not None)
 
 
 def describe_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[OptimizerGroup, ...]:

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from plumbline.schema.proof import ProofError
-from plumbline.schema.tolerance import is_over
+from plumbline.schema.proof import Draws, ProofError
+from plumbline.schema.tolerance import is_off, is_over
 from plumbline.train.digests import read_losses
 from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
 from plumbline.train.ranks import Ranks
@@ -99,24 +99,26 @@ class _Model(nn.Module):
         hidden = self.first(hidden)
         if isinstance(self.middle, _Cached):
             return self.last(self.middle(hidden, SimpleNamespace(values=[])))
-        if isinstance(self.middle, _Tied):
-            return self.last(functional.linear(self.middle.inner(hidden), self.middle.inner.weight))
         return self.last(self.middle(hidden))
 
 
 class _Images(nn.Module):
-    def __init__(self, *inner: nn.Module) -> None:
+    def __init__(self, *inner: nn.Module, side: int = WIDTH) -> None:
         super().__init__()
-        self.inner = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), *inner)
+        self.inner, self.side = nn.Sequential(nn.Conv2d(1, WIDTH, 3, padding=1), *inner), side
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.inner(hidden[:, None, :, None].expand(-1, 1, WIDTH, WIDTH)).mean((1, 3))
+        places = torch.arange(self.side**2, dtype=torch.float32).sin().view(self.side, self.side)
+        return self.inner(hidden[:, :1, None, None] + places).mean((2, 3))
 
 
 SHAPES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "batch norm": (lambda: nn.BatchNorm1d(WIDTH), ""),
-    "images": (lambda: _Images(nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.GroupNorm(2, 4)), ""),
-    "dropped channels": (lambda: _Images(nn.Dropout2d(0.3)), ""),
+    "images": (lambda: _Images(nn.BatchNorm2d(WIDTH), nn.ReLU(inplace=True), nn.GroupNorm(2, WIDTH)), ""),
+    "large images": (lambda: _Images(nn.BatchNorm2d(WIDTH), nn.ReLU(), side=256), ""),
+    "large images without a norm": (lambda: _Images(nn.ReLU(), side=256), ""),
+    "dropped channels": (lambda: _Images(nn.Dropout2d(0.3), side=64), ""),
+    "self-normalizing dropout": (lambda: nn.AlphaDropout(0.3), "draws numbers of its own"),
     "a norm in fp32": (_Norm, ""),
     "spectral norm": (lambda: parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)), "is used by a function"),
     "weight norm": (lambda: parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), "is used by a function"),
@@ -145,7 +147,7 @@ def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
-    model, errors, lost = _Model(make()), list[ProofError](), dict[str, str]()
+    model, errors, lost, draws = _Model(make()), list[ProofError](), dict[str, str](), list[Draws]()
     model(torch.randn(2, WIDTH))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for module in model.modules():
@@ -165,6 +167,7 @@ def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted
             proofs.gradients({value: name for name, value in model.named_parameters()}, 1.0)
             proofs.close()
             lost |= proofs.lost
+            draws += proofs.draws()
         read = zip(found, read_losses([each.error for each in found]), strict=True)
         errors += [
             ProofError(stage=each.stage, name=each.name, kind=each.kind, dtype="float32", terms=each.terms, error=error)
@@ -173,6 +176,7 @@ def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted
         ]
         optimizer.step()
     state = {name: value.clone() for name, value in model.state_dict().items()}
+    assert not any(map(is_off, draws))
     return errors, lost, state, [getattr(model.middle, "calls", 0), *_states()]
 
 

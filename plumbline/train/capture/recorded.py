@@ -21,6 +21,7 @@ from plumbline.schema.spec import Precision
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
 from plumbline.train.digests import finite
+from plumbline.train.optimizers import group_rates
 from plumbline.train.proof.modules import Found, ModuleProofs, read
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck
@@ -181,8 +182,7 @@ class RecordedStep:
         """Compare the update with its definition, and keep the updated tensors."""
         check = self._updates.get(optimizer)
         if check is not None and not self._is_skipped:
-            rates = [float(group["lr"]) for group in optimizer.param_groups]
-            for name, error in check.errors(rates):
+            for name, error in check.errors(group_rates(optimizer)):
                 self._found.append(Found("optimizer", name, check.kind, torch.float32, 1, error))
         for group in optimizer.param_groups:
             for value in group["params"]:

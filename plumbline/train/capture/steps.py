@@ -16,6 +16,7 @@ from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled
 from plumbline.train.digests import checksum
 from plumbline.train.numerics import digest_states, read_states
+from plumbline.train.optimizers import group_rates
 from plumbline.train.watch.calls import first_tensor
 
 _SAMPLED = 16
@@ -95,8 +96,8 @@ class CapturedStep:
 
     def updates(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Store rates and a sample of the gradients as an optimizer sees them."""
-        rates = [float(group["lr"]) for group in optimizer.param_groups] if optimizer is not None else []
-        self.rates += tuple(rates) if optimizer is not None else (self._run.rate,) if self._run.rate is not None else ()
+        by_hand = (self._run.rate,) if self._run.rate is not None else ()
+        self.rates += group_rates(optimizer) if optimizer is not None else by_hand
         gradients = sampled([value.grad for value in self._log.sampled], self._run.ranks.device)
         self.gradients = gradients if self.gradients is None else self.gradients * 31 + gradients
 
@@ -115,8 +116,7 @@ class CapturedStep:
         if self.weights is None:
             self.weigh()
         if not self.rates and self._run.optimizers:
-            groups = (group for each in self._run.optimizers for group in each.param_groups)
-            self.rates = tuple(float(group["lr"]) for group in groups)
+            self.rates = tuple(rate for each in self._run.optimizers for rate in group_rates(each))
 
     def weigh(self) -> None:
         """Store a sample of the weights behind an update."""

@@ -18,6 +18,8 @@ ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
 _OFATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_DROPOUT = ("input", "p", "training", "inplace")
+_CHANNELS = {"dropout1d": 2, "dropout2d": 0, "dropout3d": 4}
+"""Functions that drop whole channels, with the number of dimensions of an input without a batch, if they take such."""
 _LEAST_CHANCE = math.log(1e-9)
 """Logarithm of the chance that two rows have equal masks."""
 _LEAST_RATE = 1e-12
@@ -31,7 +33,8 @@ class Draw:
     kept: torch.Tensor
     rate: float
     elements: torch.Tensor
-    """Number of elements that could be dropped: attention's masked places are none."""
+    """Number of draws that could drop: attention's masked places are none, and a channel that falls whole is one."""
+    num_kept: torch.Tensor
     name: str = ""
     """The innermost proven module around the call."""
     alike: torch.Tensor | None = None
@@ -62,9 +65,17 @@ def bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, An
 
 
 def _kind(func: Any, named: Mapping[str, Any]) -> str:
-    """Classify a call as attention, dropout or neither, also for renamed dropout."""
+    """Classify a call as attention, dropout or neither, also for renamed dropout; alpha dropout sets no zeros."""
     name = getattr(func, "__name__", "")
+    if "alpha" in name:
+        return ""
     return name if name == ATTENTION else "dropout" if name in _DROPOUT or {"p", "training"} <= named.keys() else ""
+
+
+def _drawn(func: Any, kept: torch.Tensor) -> torch.Tensor:
+    """Return one element of a mask for each number that was drawn: Dropout1d to 3d draw once a channel."""
+    unbatched = _CHANNELS.get(getattr(func, "__name__", ""))
+    return kept if unbatched is None else kept.flatten(1 if kept.dim() == unbatched else 2).any(-1)
 
 
 def _generator(device: torch.device) -> torch.Tensor:
@@ -169,11 +180,12 @@ class NativeDraws(TorchFunctionMode):
             kept, unknown = output.detach() != 0, read.detach() == 0
             if value.is_cuda or unknown.any():  # to ask a GPU would be a wait
                 kept |= unknown & _of_zeros(func, args, named, before)
-            self.found.append(Draw(kept, rate, torch.tensor(kept.numel())))
+            drawn = _drawn(func, kept)
+            self.found.append(Draw(kept, rate, torch.tensor(drawn.numel()), drawn.sum()))
         else:
             kept = _of_attention(func, given, before)
             whole = _of_attention(func, {**given, "dropout_p": _LEAST_RATE}, before)
-            self.found.append(Draw(kept, rate, whole.sum()))
+            self.found.append(Draw(kept, rate, whole.sum(), kept.sum()))
             self.found[-1].compare_rows(kept, whole.sum())
         return output
 
@@ -188,7 +200,7 @@ class NativeDraws(TorchFunctionMode):
                 rate=rate,
                 calls=len(own),
                 elements=sum(int(draw.elements) for draw in own),
-                kept=sum(int(draw.kept.sum()) for draw in own),
+                kept=sum(int(draw.num_kept) for draw in own),
                 alike=sum(draw.alike is not None and bool(draw.alike) for draw in own),
             )
             for (name, rate), own in counts.items()

@@ -46,6 +46,12 @@ KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
 """Next to their kinks, rounding passes all of a gradient, or none."""
 NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
+_CHANNELS = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.GroupNorm,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)  # fmt: skip
+"""Modules whose parameters belong to channels, the second dimension."""
 _Result = TypeVar("_Result")
 _Change = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["leaf", "block"]
@@ -107,6 +113,18 @@ def _matrix(module: nn.Module) -> nn.Parameter | None:
     weight = getattr(module, "weight", None)
     is_matrix = isinstance(weight, nn.Parameter) and weight.dim() == 2
     return weight if is_matrix and not isinstance(module, nn.Embedding) else None
+
+
+def _num_terms(module: nn.Module, gradient: torch.Tensor) -> int:
+    """Return the number of terms that a parameter's gradient sums, from the gradient of its module's output.
+
+    Over the places of channels, a CPU adds `n` of them one after another. Equal ones lose up to `n / 2` roundings, as
+    many as a balanced sum of `(n / 8) ** 2` may.
+    """
+    if not isinstance(module, _CHANNELS) or gradient.dim() < 3:
+        return max(gradient.numel() // max(gradient.shape[-1:], default=1), 1)
+    terms = gradient.numel() // max(gradient.shape[1], 1)
+    return max(terms, (terms // 8) ** 2, 1)
 
 
 @dataclass(eq=False, slots=True)
@@ -197,7 +215,6 @@ class ModuleProofs:
             self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._pass, self._uses = ExitStack(), OutsideUses(self._is_inside) if is_foreign else None
-        self._owned: dict[nn.Module, frozenset[torch.Tensor]] = {}
         self._reads = ranks.device.type == "cpu"
 
     def feeds(self) -> None:
@@ -209,14 +226,9 @@ class ModuleProofs:
             self._pass.enter_context(self._draws)
 
     def _is_inside(self, parameter: nn.Parameter) -> bool:
-        """Return whether a module of the parameter is being called."""
-        for module, *_ in self._open:
-            owned = self._owned.get(module)
-            if owned is None:
-                owned = self._owned[module] = frozenset(module.parameters())
-            if module is not self._model and parameter in owned:
-                return True
-        return False
+        """Return whether the module that owns the parameter is being called, and not one around it alone."""
+        opened = (module for module, *_ in self._open if module is not self._model)
+        return any(parameter is own for module in opened for own in module.parameters(recurse=False))
 
     def forward_done(self) -> None:
         """Stop hooking after the forward pass, so recomputation is ignored."""
@@ -346,12 +358,13 @@ class ModuleProofs:
         """Add a module's expected parameter gradients, and store its input gradients.
 
         Those of a block with a kink are left to its leaves: next to it, rounding passes all of a gradient, or none.
+        So are those of one with channels, whose sums are as long as the leaves' outputs, which it does not show.
         """
         if gradient.requires_grad:
             self._unproven = "are of second order"  # the gradients of these gradients add to the weights' own
         elif torch.is_autocast_enabled(self._ranks.device.type):
             self._unproven = "are computed under autocast, which leaves their formats to it"
-        if call.level != "leaf" and any(isinstance(each, KINKED) for each in call.module.modules()):
+        if call.level != "leaf" and any(isinstance(each, (*KINKED, *_CHANNELS)) for each in call.module.modules()):
             return
         with self._guarded(call.module, call.name):
             self._expect(call, gradient)
@@ -362,10 +375,7 @@ class ModuleProofs:
         if not self._reads:
             self._moved(call, exact, 0)
             call.inputs, call.gradient = ((), {}), None
-        dtype, rows = (
-            self._format(call, gradient.dtype),
-            max(gradient.numel() // max(gradient.shape[-1:], default=1), 1),
-        )
+        dtype, rows = self._format(call, gradient.dtype), _num_terms(call.module, gradient)
         for key, expected in exact.items():
             if isinstance(key, int):
                 call.passed[key] = expected

@@ -21,7 +21,7 @@ _EPS = 2.0**-23
 """Adafactor's least moment: the relative spacing of fp32."""
 _DEFINED = ("Adam", "AdamW", "SGD", "Adafactor")
 _PLAIN = {"amsgrad": False, "maximize": False, "nesterov": False, "dampening": 0.0}
-"""Settings of the definitions below."""
+"""Settings of the definitions below, which are those of torch's own classes."""
 
 State = dict[str, torch.Tensor]
 Group = Mapping[str, Any]
@@ -60,8 +60,9 @@ class UpdateCheck:
     @property
     def lost(self) -> str:
         """Return why updates of this optimizer have no definition here, or ""."""
-        if self.kind not in _DEFINED:
-            return f"updates of {self.kind} have no definition"
+        library = type(self._optimizer).__module__
+        if self.kind not in _DEFINED or library.partition(".")[0] != "torch":
+            return f"updates of {library}.{self.kind} have no definition"
         groups = self._optimizer.param_groups
         odd = next((name for name, plain in _PLAIN.items() for group in groups if group.get(name, plain) != plain), "")
         return f"updates of {self.kind} with {odd} have no definition" if odd else ""
@@ -73,7 +74,7 @@ class UpdateCheck:
         self._weights = [value.detach().clone() for _, value in self._named]
         self._states = [
             {
-                key: entry.detach().clone()
+                key: _dense(entry.detach()).clone()
                 for key, entry in self._optimizer.state.get(value, {}).items()
                 if isinstance(entry, torch.Tensor)
             }
@@ -90,8 +91,8 @@ class UpdateCheck:
             weight, rate = old.double(), rates[place]
             count = float(state["step"]) + 1 if "step" in state else 1.0
             share = float(group["weight_decay"])
-            slope = (value.grad if value.grad.layout == torch.strided else value.grad.to_dense()).double()
-            if self.kind in ("SGD", "Adam"):  # their decay is a part of the gradient
+            slope = _dense(value.grad).double()
+            if not group.get("decoupled_weight_decay", self.kind in ("AdamW", "Adafactor")):
                 slope, share = slope + weight * share, 0.0
             reach = min(rate, 1 / math.sqrt(count)) if self.kind == "Adafactor" else rate
             expected = weight * (1.0 - rate * share) - reach * self._step(slope, weight, group, state, count)
@@ -106,7 +107,7 @@ class UpdateCheck:
             limit = unit * (_OF_WEIGHTS * size + roundings * moved) + least * rate / (smallest or _EPS)
             yield name, torch.where(off == 0, 0.0, off / limit)
             for key, terms in self._moments(slope, state, group).items():
-                kept = self._optimizer.state[value][key].double()
+                kept = _dense(self._optimizer.state[value][key]).double()
                 off, *sizes = (torch.linalg.vector_norm(each) for each in (kept - sum(terms), *terms))
                 yield name, off / (unit * _OF_MOMENTS * sum(sizes) + least)
 
@@ -143,6 +144,10 @@ class UpdateCheck:
             return 0.0
         first, second = (1 - beta**count for beta in group["betas"])
         return float(1 / first + 0.5 / second)
+
+
+def _dense(value: torch.Tensor) -> torch.Tensor:
+    return value if value.layout == torch.strided else value.to_dense()
 
 
 def _adafactor(slope: torch.Tensor, state: State, weight: torch.Tensor, group: Group, count: float) -> torch.Tensor:

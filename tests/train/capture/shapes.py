@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from transformers.optimization import Adafactor
 
 STEPS = 4
 Run = Callable[..., None]
@@ -40,6 +41,17 @@ def plain() -> Any:
     model = _net(nn.GELU())
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     return model, optimizer, lambda run: _loop(model, optimizer, run, clip=True)
+
+
+def _updated_by(make: Callable[..., torch.optim.Optimizer], **settings: Any) -> Callable[[], Any]:
+    """Return a shape whose weights another optimizer updates, by settings of its own."""
+
+    def shape() -> Any:
+        model = _net(nn.GELU())
+        optimizer = make(model.parameters(), **settings)
+        return model, optimizer, lambda run: _loop(model, optimizer, run)
+
+    return shape
 
 
 def batch_norm() -> Any:
@@ -371,4 +383,8 @@ SHAPES: dict[str, Callable[[], Any]] = {
         plain, batch_norm, micro_batches, evaluations, lbfgs, by_hand, adversaries, scaled, within_autocast, sparse,
         recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed,
     )
+} | {
+    "adafactor": _updated_by(torch.optim.Adafactor),
+    "transformers_adafactor": _updated_by(Adafactor),
+    "decoupled_adam": _updated_by(torch.optim.Adam, weight_decay=0.1, decoupled_weight_decay=True),
 }  # fmt: skip
