@@ -21,8 +21,9 @@ from plumbline.schema.spec import Precision
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
 from plumbline.train.digests import finite
+from plumbline.train.numerics import read_settings
 from plumbline.train.optimizers import group_rates
-from plumbline.train.proof.modules import Found, ModuleProofs, read
+from plumbline.train.proof.modules import CONVOLUTIONS, Found, ModuleProofs, read
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.watch.calls import ModuleCalls
@@ -47,6 +48,7 @@ class RecordedStep:
         self._opened: list[tuple[Stage, str, str, bool, TensorSummary]] = []
         self._found: list[Found] = []
         self._modules: ModuleProofs | None = None
+        self._may_round = ""
         self._updates: dict[torch.optim.Optimizer, UpdateCheck] = {}
         self._is_skipped = False
         self._calls = ModuleCalls(self._see)
@@ -67,8 +69,10 @@ class RecordedStep:
         with ExitStack() as hooks:
             if self._is_watched:
                 run = self._run
-                self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
-                hooks.callback(self._modules.close)
+                self._may_round = may_round(run.model, run.ranks.device)
+                if not self._may_round:
+                    self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
+                    hooks.callback(self._modules.close)
                 hooks.enter_context(self._calls.hook(run.model))
                 self._calls.forward_done()
             for value, name in self._names.items():
@@ -228,6 +232,8 @@ class RecordedStep:
     def _prove(self) -> None:
         listed, formless = read(self._found)
         lost = (dict(self._modules.lost) if self._modules is not None else {}) | formless
+        if self._may_round:
+            lost["modules"] = self._may_round
         lost |= {f"updates {place}": check.lost for place, check in enumerate(self._updates.values()) if check.lost}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         draws = self._modules.draws() if self._modules is not None else ()
@@ -235,6 +241,17 @@ class RecordedStep:
             step=self.step, errors=() if self._is_skipped else tuple(listed), tensors=len(listed), draws=draws,
             lost=why, skipped=self._is_skipped,
         )  # fmt: skip
+
+
+def may_round(model: nn.Module, device: torch.device) -> str:
+    """Return why a GPU may round the operands of fp32 products, and so nothing is proven of them, or ""."""
+    if device.type != "cuda":
+        return ""
+    settings = read_settings()
+    convolves = any(isinstance(each, (*CONVOLUTIONS, nn.RNNBase)) for each in model.modules())
+    names = ("cuda.matmul.allow_tf32", *(("cudnn.allow_tf32",) if convolves else ()))
+    allowing = next((name for name in names if settings[name] is not False), "")
+    return allowing and f"may compute in TF32, by torch.backends.{allowing}"
 
 
 def _format(model: nn.Module, device: torch.device) -> Precision:

@@ -17,6 +17,7 @@ from plumbline.judge.alone import judge_alone
 from plumbline.records import LoadedRecord
 from plumbline.schema.captured import Exchange
 from plumbline.schema.verdict import Judgement
+from plumbline.train.capture.recorded import may_round
 from tests.said import said
 
 
@@ -290,3 +291,16 @@ def test_the_command_takes_one_folder(
     text = " ".join(capsys.readouterr().out.split())
     assert ("gradients are not cleared" in text) is bool(code)
     assert "not captured, and so not judged" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "why"),
+    [
+        (nn.Conv2d(1, 1, 1), "cuda", "cudnn.allow_tf32"),
+        (nn.Linear(1, 1), "cuda", ""), (nn.Conv2d(1, 1, 1), "cpu", ""),
+    ],
+)  # fmt: skip
+def test_a_gpu_that_may_round_operands_is_not_held_to_fp32(model: nn.Module, device: str, why: str) -> None:
+    """Torch's defaults allow TF32 to convolutions, and not to matrix products."""
+    assert may_round(model, torch.device(device)).endswith(why)
+    assert bool(may_round(model, torch.device(device))) is bool(why)
