@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.one_sided import COLUMNS
 from plumbline.judge.pair import Pair
 from plumbline.judge.parts import differing
 from plumbline.judge.spec_differences import spec_findings
@@ -48,12 +49,12 @@ class Compared:
         if (left.experiment is None) != (right.experiment is None):
             detail = fact("compared.experiment")
             findings.append(Finding(check="record.experiment", outcome="invalid", metric="experiment", detail=detail))
-        return tuple(findings or (finding for _, finding in self._unequal if finding.outcome == "invalid"))
+        return tuple(findings or (finding for _, finding in self._unequal if _hinders(finding)))
 
     @property
     def lost(self) -> tuple[Finding, ...]:
         """Return what one record lacks beside the other: no pass without it, but a drift."""
-        return tuple(finding for _, finding in self._unequal if finding.outcome != "invalid")
+        return tuple(finding for _, finding in self._unequal if not _hinders(finding))
 
     @property
     def lacking(self) -> frozenset[str]:
@@ -84,6 +85,11 @@ class Compared:
     def parts(self) -> Mapping[PartName, tuple[Mismatch, ...]]:
         """Map each part that was compared to its mismatches, up to the first that names a cause."""
         return dict(differing(self.pair, self.walk))
+
+
+def _hinders(finding: Finding) -> bool:
+    """Return whether nothing can be judged without what a record lacks."""
+    return finding.outcome == "invalid" or finding.check == COLUMNS
 
 
 class Comparisons:

@@ -11,6 +11,7 @@ import numpy as np
 
 from plumbline.judge.gaps import Gap
 from plumbline.judge.lost_proofs import lost_proofs
+from plumbline.judge.one_sided import one_sided
 from plumbline.judge.own_distance import OwnDistances
 from plumbline.judge.required import gaps
 from plumbline.judge.taps import unequal_taps
@@ -106,7 +107,9 @@ def unequal_evidence(reference: LoadedRecord, candidate: LoadedRecord) -> Iterat
     """
     left, right = reference.record, candidate.record
     if captured(left.spec):
-        return  # its steps may be recorded at other places
+        # Its steps may be recorded at other places.
+        yield from ((side, gap.finding(side)) for side, gap in one_sided(left, right))
+        return
     yield from unequal_taps(left.evidence, right.evidence)
     yield from unequal_rows(reference, candidate)
     yield from (("candidate", gap.finding("candidate")) for gap in lost_proofs(left, right))
