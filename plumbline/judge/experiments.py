@@ -10,6 +10,7 @@ from plumbline.judge.intervention import CAPTURED, Intervention, Source, forward
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
+from plumbline.schema.captured import captured
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.stage import Stage
@@ -30,12 +31,13 @@ def interventions(
     steps = min(step + 1 + limits.STEPS_AFTER, last)
     if suspicion.shown or _unread(mismatch):
         return (Intervention("no restored value, as the record shows the difference itself", steps, "observed"),)
-    if suspicion.code == "kernel":
-        return (_exact(probe),)
-    if suspicion.code == "precision":
-        return _precision(mismatch, probe, step)
+    is_loop = captured(reference.record.spec)
+    if suspicion.code in ("kernel", "precision") and not is_loop:
+        return (_exact(probe),) if suspicion.code == "kernel" else _precision(mismatch, probe, step)
     if suspicion.code == "gradient" and mismatch.stage == "optimizer":
         return tuple(only_trained(way, trained, reference) for way in _gradients("clipped", steps))
+    if is_loop:
+        return tuple(only_trained(way, trained, reference) for way in _of_loop(mismatch, probe))
     ways = _ways(mismatch, suspicion, reference, probe)
     return tuple(_over(last, suspicion, only_trained(way, trained, reference)) for way in ways)
 
@@ -61,6 +63,34 @@ def _ways(
         case stage:
             ways = (_defined(stage, steps),)
     return ways
+
+
+_OF_LOOP: dict[str, tuple[Stage, str]] = {
+    "batch": ("batch", "the reference's float inputs"),
+    "schedule": ("schedule", "the reference's learning rates"),
+    "optimizer": ("optimizer", "the reference's updated weights"),
+}
+"""Values of a loop that no definition gives: the reference keeps them at each step."""
+
+
+def _of_loop(mismatch: Mismatch, probe: ProbeEvidence) -> tuple[Intervention, ...]:
+    """Return the ways to restore a value in a loop that is not our own: no fp64, and no spec's definition."""
+    steps = steps_of(mismatch, probe.num_steps)
+    match mismatch.stage:
+        case "weights":
+            return _captured("the reference's initial weights", "weights", (0,), steps, "weights")
+        case "rng":
+            start = _captured("the reference's generators at the start", "rng", (0,), steps)
+            always = _captured("the reference's generators at every step", "rng", range(steps), steps, "rng")
+            return always if mismatch.at.step else (*start, *always)
+        case "forward":
+            return _forward(mismatch, probe)
+        case "gradient" | "clipped" as stage:
+            return _gradients(stage, steps)
+        case "batch" | "schedule" | "optimizer" as stage:
+            kept, description = _OF_LOOP[stage]
+            return _captured(description, kept, range(steps), steps, stage)
+    return ()
 
 
 _DEFINITIONS: dict[str, tuple[Stage, str]] = {

@@ -332,7 +332,7 @@ def captured_gaps(loaded: LoadedRecord) -> Iterator[Gap]:
     if probe is None or captured is None or loaded.record.evidence.model is None:
         yield Gap("captured.evidence", "evidence", fact("gap.evidence", part="captured"))
         return
-    if probe.num_steps != (asked := spec.probe.steps if spec.probe else 0):
+    if probe.num_steps != (asked := num_steps(loaded.record, spec.probe)):
         yield counts("captured.steps", "steps", probe.num_steps, asked)
     if not any(probe.batches.values()) and not any(captured.inputs.values()):
         yield Gap("captured.batches", "batches", fact("gap.batches", fields="tensors"))

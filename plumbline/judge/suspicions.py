@@ -24,6 +24,7 @@ from plumbline.judge.restored import RestoredOutcome, agree_exactly, check_resto
 from plumbline.judge.rungs.windows import window_mismatch
 from plumbline.judge.walk import walk
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import captured
 from plumbline.schema.fact import fact
 
 
@@ -82,7 +83,8 @@ def _reproduced(state: Confirmation, rerun: LoadedRecord) -> bool:
     mismatch, pair = state.pending[0], Pair(state.reference, rerun, imposed=frozenset({"evaluation"}))
     if mismatch.basis == "proven":
         return True
-    again = (window_mismatch(pair, "probe"),) if mismatch.basis == "portable" else walk(pair).mismatches
+    has_windows = mismatch.basis == "portable" and not captured(rerun.record.spec)
+    again = (window_mismatch(pair, "probe"),) if has_windows else walk(pair).mismatches
     return any(other is not None and other.stage == mismatch.stage and other.at == mismatch.at for other in again)
 
 

@@ -23,7 +23,7 @@ from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
 from plumbline.judge.rungs.formats import formats
 from plumbline.judge.rungs.forward import forward
 from plumbline.judge.rungs.gradient import clipping, frozen, gradient
-from plumbline.judge.rungs.loss import loss
+from plumbline.judge.rungs.loss import loss, undefined_loss
 from plumbline.judge.rungs.model import architecture, weights
 from plumbline.judge.rungs.optimizer import schedule, settings, update
 from plumbline.judge.rungs.proven import unproven
@@ -200,6 +200,8 @@ def _number(pair: Pair, step: int, stage: Stage) -> Mismatch | None:
         return forward(pair, step)
     if stage == "gradient":
         return gradient(pair, step)
+    if stage == "loss":
+        return undefined_loss(pair, step)
     return update(pair, step) if stage == "optimizer" else None
 
 

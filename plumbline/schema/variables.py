@@ -16,6 +16,8 @@ from plumbline.schema.errors import ConfigurationError
 
 NONCE = "PLUMBLINE_NONCE"
 """Variable of the trainer with the nonce of its order: other users can list a process's arguments."""
+EXPERIMENT = "PLUMBLINE_EXPERIMENT"
+"""Variable of a captured training with the folder of the experiment that it runs."""
 _SECRET = re.compile(r"(?i)(token(?!izers)|secret|passw|credential|connection_string|auth_string|key$|_key_)")
 _LEAST_SECRET = 6
 """Minimum length of a value that is taken for a secret: a flag such as `1` is none."""

@@ -21,7 +21,7 @@ from plumbline.train.numerics import apply_settings, restore_states
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.probe import ProbeRun
 from plumbline.train.proof.definitions import AdamW
-from plumbline.train.replay import Bundle, Keeper
+from plumbline.train.replay import Bundle, Keeper, check_shape, imposed
 from plumbline.train.watch.calls import ModuleCalls
 from plumbline.train.watch.recorder import named_gradients
 
@@ -35,24 +35,6 @@ def experiment_probe(probe: ProbeSpec, bundle: Bundle) -> ProbeSpec:
         tap_steps=tuple(steps),
         portable_steps=probe.portable_steps if experiment.portable else 0,
     )
-
-
-class _Imposed(torch.autograd.Function):
-    """Autograd function: replace a value forward, pass the gradient unchanged backward."""
-
-    @staticmethod
-    def forward(context: Any, computed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        return wanted.clone()
-
-    @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004
-        return gradients[0], None
-
-
-def _check_shape(key: str, given: torch.Tensor, own: torch.Tensor) -> None:
-    if given.shape != own.shape:
-        shapes = f"{tuple(given.shape)}, the run's is {tuple(own.shape)}"
-        raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=key)
 
 
 def use_schedule(engine: Engine, step: int) -> None:
@@ -84,9 +66,7 @@ class Intervention(Observer):
             return None
         if wanted.shape[0] != value.shape[0]:
             wanted = wanted[self._first_row : self._first_row + value.shape[0]]
-        _check_shape(f"forward of {name}", wanted, value)
-        imposed: torch.Tensor = _Imposed.apply(value, wanted.to(value))  # type: ignore[no-untyped-call]
-        return imposed
+        return imposed(f"forward of {name}", value, wanted)
 
     def _put_weights(self, step: int) -> None:
         parameters = dict(self._engine.bare.named_parameters())
@@ -95,7 +75,7 @@ class Intervention(Observer):
                 continue
             for name, value in tensors.items():
                 if name in parameters and (not replay.fields or name in replay.fields):
-                    _check_shape(f"weights of {name}", value, parameters[name])
+                    check_shape(f"weights of {name}", value, parameters[name])
                     parameters[name].data.copy_(value)
 
     def starts(self, step: int) -> None:
@@ -125,7 +105,7 @@ class Intervention(Observer):
                 if name not in tensors or self._step >= len(tensors[name]):
                     raise InvalidInputError(f"does not contain {name} of step {self._step}", where=str(replay.source))
                 value = tensors[name][self._step].to(torch.int64)
-                _check_shape(name, value, batch[name])
+                check_shape(name, value, batch[name])
                 replaced[name] = value
         return replaced
 
@@ -147,7 +127,7 @@ class Intervention(Observer):
         for name, value in self._bundle.tensors(stage, self._step).items():
             if name not in gradients:
                 raise InvalidInputError("has no gradient here", where="experiment", key=name)
-            _check_shape(f"{stage} of {name}", value, gradients[name])
+            check_shape(f"{stage} of {name}", value, gradients[name])
             gradients[name].copy_(value)
 
     def backward_done(self) -> None:

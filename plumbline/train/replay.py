@@ -92,6 +92,32 @@ class Keeper:
         self.arrays[name if stage == "weights" else f"{stage}/{step}/{name}"] = array.copy()
 
 
+class _Imposed(torch.autograd.Function):
+    """Autograd function: replace a value forward, pass the gradient unchanged backward."""
+
+    @staticmethod
+    def forward(context: Any, computed: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return wanted.clone()
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004
+        return gradients[0], None
+
+
+def check_shape(key: str, given: torch.Tensor, own: torch.Tensor) -> None:
+    """Raise `InvalidInputError` unless a value has the shape of the run's own."""
+    if given.shape != own.shape:
+        shapes = f"{tuple(given.shape)}, the run's is {tuple(own.shape)}"
+        raise InvalidInputError(f"has the shape {shapes}", where="experiment", key=key)
+
+
+def imposed(key: str, value: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """Return `wanted` in the place of `value`, to which its gradient flows."""
+    check_shape(key, wanted, value)
+    found: torch.Tensor = _Imposed.apply(value, wanted.to(value))  # type: ignore[no-untyped-call]
+    return found
+
+
 def _read_source(folder: Path, name: str) -> dict[str, torch.Tensor]:
     path = folder / name
     if path.is_symlink() or not path.is_file():

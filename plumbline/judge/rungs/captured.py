@@ -39,14 +39,15 @@ def captured_mismatches(pair: Pair) -> Iterator[Mismatch]:
 
 
 def _mismatch(
-    at: Divergence, code: CauseCode, why: Statement, basis: Basis = "given", **numbers: float | None
+    at: Divergence, code: CauseCode, why: Statement, basis: Basis = "given", *, shown: bool = True,
+    **numbers: float | None,
 ) -> Mismatch:  # fmt: skip
     observed, most = numbers.get("observed"), numbers.get("limit")
     finding = Finding(
         check=f"captured.{at.stage}", outcome="drift", metric=fact("captured.metric", at=at.at, step=at.step or 0),
         observed=observed if observed is None or math.isfinite(observed) else None, limit=most, detail=why,
     )  # fmt: skip
-    return Mismatch(at, (finding,), (Suspicion(code, why, shown=True),), basis)
+    return Mismatch(at, (finding,), (Suspicion(code, why, shown=shown),), basis)
 
 
 def _dropout(pair: Pair) -> Mismatch | None:
@@ -132,6 +133,7 @@ def _inputs(pair: Pair, left: CapturedEvidence, right: CapturedEvidence) -> Mism
                     "data.content",
                     why,
                     "computed",
+                    shown=False,
                     observed=error,
                     limit=most,
                 )

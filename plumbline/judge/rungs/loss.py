@@ -40,3 +40,17 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
     elif step < proven_steps(pair) and max(off) <= floor_of("loss", "bf16"):
         likely.insert(0, Suspicion("precision", fact("loss.fewer-bits"), evidence))
     return Mismatch(Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), basis="given")
+
+
+def undefined_loss(pair: Pair, step: int) -> Mismatch | None:
+    """Return a mismatch if two losses that no definition is known of are further apart than rounding."""
+    left, right = pair.common[step]
+    limit, gap = pair.loss_limit(step), loss_gap(left.loss, right.loss)
+    if left.defined_loss is not None or right.defined_loss is not None or gap <= limit:
+        return None
+    observed = gap if math.isfinite(gap) else None
+    finding = Finding(
+        check="captured.loss", outcome="drift", metric=fact("loss.deviation", step=step), observed=observed, limit=limit
+    )
+    likely = Suspicion("loss", fact("loss.definition"))
+    return Mismatch(Divergence(stage="loss", step=step, at="loss"), (finding,), (likely,), basis="computed")

@@ -25,13 +25,16 @@ class Loop:
     model: nn.Module
     """The model, or all models in a `ModuleDict`."""
     optimizers: Sequence[torch.optim.Optimizer]
-    steps: int
+    asked: int
+    """Steps of the training's name."""
     seed: int
     name: str
     platform: str
     scaler: Any
     rate: float | None
     identity: dict[str, str]
+    steps: int
+    """Steps of this record: an experiment's are fewer."""
     ranks: Ranks = field(default_factory=Ranks)
     is_replicated: bool = False
     """Whether a model is in DistributedDataParallel."""

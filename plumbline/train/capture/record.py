@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -13,14 +14,17 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from plumbline.environments.loaded import write_loaded
 from plumbline.schema.captured import MAX_ROWS, CapturedEvidence, CapturedSpec
 from plumbline.schema.digest import SHORT_DIGITS, digest_bytes, digest_file, digest_json
-from plumbline.schema.evidence import SKETCH_SIZE, Evidence, ProbeEvidence
+from plumbline.schema.evidence import SKETCH_SIZE, Evidence, ProbeEvidence, SpeedEvidence
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.sketch import to_mark
 from plumbline.schema.spec import Precision
 from plumbline.schema.step_log import Inconsistency
+from plumbline.schema.variables import NONCE, variable
+from plumbline.train.capture.imposed import Rerun
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.steps import CapturedStep, Steps
@@ -30,6 +34,8 @@ from plumbline.train.numerics import read_settings
 from plumbline.train.optimizers import describe_optimizer
 from plumbline.train.record_files import clear_parts, write_parts, write_record
 
+_WARM_UP, _LEAST_TIMED = 2, 30
+"""Steps before the step time counts, and the least number of timed steps that give a throughput."""
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
@@ -164,6 +170,24 @@ def _inputs(sides: Sequence[list[dict[str, Any]]], num: int) -> dict[str, list[A
     return found
 
 
+def _speed(log: Steps, num_rows: Sequence[int]) -> SpeedEvidence | None:
+    """Return the throughput of the steps that are not recorded in full, nor follow one; `None` with too few of them."""
+    recorded = {full.step for full in log.full}
+    places = [
+        place for place in range(1, len(log.steps)) if not recorded & {place, place - 1} and place >= _WARM_UP
+    ]  # fmt: skip
+    seconds = np.array([log.steps[place].ended - log.steps[place - 1].ended for place in places])
+    if len(places) < _LEAST_TIMED or seconds.min() <= 0:
+        return None
+    low, high = np.quantile(seconds, (0.25, 0.75))
+    return SpeedEvidence(
+        steps=len(places), warmup_steps=_WARM_UP, tokens_per_second=None, step_seconds=float(np.median(seconds)),
+        samples_per_second=sum(num_rows[place] for place in places) / float(seconds.sum()),
+        step_seconds_quartiles=(float(low), float(high)), step_seconds_p95=float(np.quantile(seconds, 0.95)),
+        wall_seconds=float(seconds.sum()),
+    )  # fmt: skip
+
+
 def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> Evidence:
     groups = [group for each in run.optimizers for group in describe_optimizer(run.model, each)]
     probe = ProbeEvidence(
@@ -172,6 +196,8 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     )  # fmt: skip
     unknown = [*run.unknown, "the dataset", "the definition of the loss", "an evaluation's numbers"]
     unknown += ["rates, gradients before and after the update"] if not run.optimizers else []
+    speed = _speed(log, probe.num_rows)
+    unknown += [f"throughput: fewer than {_LEAST_TIMED} timed steps"] if speed is None else []
     unknown += ["the loss"] if all(loss is None for loss in probe.losses) else []
     stale = [(full.step, full.stale) for full in log.full if full.stale]
     first = log.full[0] if log.full else None
@@ -186,11 +212,12 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
         evaluating=tuple(first.evaluating) if first is not None else (),
         replicated=run.is_replicated, start=run.start,
     )  # fmt: skip
-    return Evidence(model=run.described, probe=probe, captured=captured)
+    return Evidence(model=run.described, probe=probe, speed=speed, captured=captured)
 
 
-def write(run: Loop, log: Steps, error: BaseException | None) -> None:
+def write(run: Loop, log: Steps, error: BaseException | None, rerun: Rerun | None = None) -> None:
     """Write the record's folder in the first process."""
+    write_loaded(os.environ)
     mine = _of_process(log.steps)
     sides = run.ranks.gather(mine)
     num = min(len(side) for side in sides)
@@ -201,15 +228,16 @@ def write(run: Loop, log: Steps, error: BaseException | None) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_parts(run.folder)
     sketches = np.reshape([each for full in log.full for each in full.sketches], (-1, SKETCH_SIZE))
+    arrays = {"sketches": {"sketch": sketches}} | ({"capture": rerun.keeper.arrays} if rerun is not None else {})
     parts = [
         DataFile(key=name, size=(run.folder / name).stat().st_size, sha256=digest_file(run.folder / name))
-        for name in write_parts(run.folder, {"sketches": {"sketch": sketches}}, None)
+        for name in write_parts(run.folder, arrays, None)
     ]
     is_done = num >= run.steps
     message = f"ended after {num} of {run.steps} steps" + (f": {type(error).__name__}" if error else "")
     formats: list[Precision] = [full.precision for full in log.full]
     spec = CapturedSpec(
-        workload=run.name, seed=run.seed, steps=run.steps,
+        workload=run.name, seed=run.seed, steps=run.asked,
         batch_size=max(evidence.probe.num_rows[:1], default=1) if evidence.probe else 1,
         precision=next((each for each in formats if each != "fp32"), "fp32"),
     )  # fmt: skip
@@ -219,6 +247,7 @@ def write(run: Loop, log: Steps, error: BaseException | None) -> None:
         run.folder,
         RunRecord(
             record_id=f"{run.name}-{run.platform}-{secrets.token_hex(4)}"[:63], platform=run.platform,
+            nonce=variable(NONCE), experiment=rerun.experiment if rerun is not None else None,
             spec_sha256=spec.digest, spec=spec, started_at=run.started_at,
             finished_at=run.started_at + timedelta(seconds=seconds), evidence=evidence, parts=tuple(parts),
             fingerprint=read_fingerprint(run.ranks, numerics, {}), timings={"train": seconds, "capture": run.spent},

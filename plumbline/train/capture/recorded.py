@@ -36,8 +36,8 @@ _ONE_FACTOR = 1e-4
 class RecordedStep:
     """Hooks on modules and parameters for one step, and what they saw."""
 
-    def __init__(self, run: Loop, step: int, *, is_watched: bool) -> None:
-        self._run, self.step, self._is_watched = run, step, is_watched
+    def __init__(self, run: Loop, step: int, *, is_watched: bool, is_proven: bool) -> None:
+        self._run, self.step, self._is_watched, self._is_proven = run, step, is_watched, is_proven
         self._names: dict[torch.Tensor, str] = {
             value: name for name, value in run.model.named_parameters() if value.requires_grad
         }
@@ -70,7 +70,7 @@ class RecordedStep:
             if self._is_watched:
                 run = self._run
                 self._may_round = may_round(run.model, run.ranks.device)
-                if not self._may_round:
+                if not self._may_round and self._is_proven:
                     self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
                     hooks.callback(self._modules.close)
                 hooks.enter_context(self._calls.hook(run.model))
@@ -146,8 +146,9 @@ class RecordedStep:
         if not closure:
             seen = {value: value.grad for value in own if value.grad is not None}
             self._compare(own, seen)
-            self._updates[optimizer] = UpdateCheck(self._run.model, optimizer)
-            self._updates[optimizer].before()
+            if self._is_proven:
+                self._updates[optimizer] = UpdateCheck(self._run.model, optimizer)
+                self._updates[optimizer].before()
 
     def _compare(self, own: Mapping[torch.Tensor, torch.Tensor], seen: Mapping[torch.Tensor, torch.Tensor]) -> None:
         """Measure one factor between all processes' mean gradients and those that the optimizer sees."""
@@ -209,7 +210,8 @@ class RecordedStep:
                 self._open("optimizer", name, self._owner(name), value)
             self.unheld = list(unheld)
         self._read()
-        self._prove()
+        if self._is_proven:
+            self._prove()
         self._own, self._opened, self._found, self._updates, self._arrived = {}, [], [], {}, set()
         self._modules = None
         chances.cache_clear()

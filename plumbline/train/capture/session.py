@@ -7,6 +7,7 @@ device. No hook raises into the training, and none changes a bit of it.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -24,8 +25,9 @@ from typing_extensions import Self
 from plumbline.schema.captured import MAX_CAPTURED
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import ConfigurationError
-from plumbline.schema.variables import variable
+from plumbline.schema.variables import EXPERIMENT, variable
 from plumbline.train.capture.identity import describe_program
+from plumbline.train.capture.imposed import Rerun
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.record import write
 from plumbline.train.capture.recorded import RecordedStep
@@ -35,6 +37,7 @@ from plumbline.train.capture.window import fp64_pass
 from plumbline.train.digests import digest_tensors
 from plumbline.train.models.description import describe_model
 from plumbline.train.ranks import Ranks
+from plumbline.train.replay import read_bundle
 from plumbline.train.watch.summaries import is_summarizing
 
 _DRAWN = 2
@@ -81,6 +84,9 @@ class Capture:
         Raises `ConfigurationError` for arguments that cannot be meant.
 
         """
+        if name_given := variable("PLUMBLINE_WORKLOAD"):  # by a suite, whose order the record answers
+            folder, name = variable("PLUMBLINE_RECORD"), name_given
+            steps, seed = int(variable("PLUMBLINE_STEPS")), int(variable("PLUMBLINE_SEED"))
         models = dict(model) if isinstance(model, Mapping) else {"": model}
         where = str(folder or variable("PLUMBLINE_RECORD"))
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer] if optimizer else []
@@ -89,7 +95,17 @@ class Capture:
         bare = {key: _bare(each) for key, each in models.items()}
         whole = bare[""] if list(bare) == [""] else nn.ModuleDict(bare)
         self.loop = Loop(
-            Path(where), whole, optimizers, steps, seed, name, platform, scaler, rate, describe_program(whole, config)
+            Path(where),
+            whole,
+            optimizers,
+            steps,
+            seed,
+            name,
+            platform,
+            scaler,
+            rate,
+            describe_program(whole, config),
+            steps,
         )
         self.loop.is_replicated = any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values())
         self._is_compiled = any(hasattr(each, "_orig_mod") for each in models.values())
@@ -99,6 +115,9 @@ class Capture:
         is_ddp = any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values())
         self._are_replicas = is_ddp or self._is_sharded or start is not None
         self._recorded = () if self._is_sharded else _drawn(variable("PLUMBLINE_ROUND"), seed, steps)
+        self._rerun = Rerun(self.loop, read_bundle(Path(folder))) if (folder := variable(EXPERIMENT)) else None
+        if self._rerun is not None:  # the drawn steps stay those of the whole training
+            self.loop.steps = min(steps, self._rerun.experiment.steps)
         self._start_file, self.is_done = start, False
         self._hooks, self._step_hooks = ExitStack(), ExitStack()
         self._step: CapturedStep | None = None
@@ -117,6 +136,8 @@ class Capture:
             run.unknown.setdefault("tensors and proofs: the weights are sharded")
         if self._is_compiled:
             run.unknown.setdefault("tensors and proofs of modules: the model is compiled")
+        if self._rerun is not None:
+            self._hooks.enter_context(self._rerun.hooked())  # before those that record
         for key, root in self._roots.items():
             enter = self._hooks.enter_context
             enter(root.register_forward_pre_hook(partial(self._enters, key), with_kwargs=True, prepend=True))
@@ -149,12 +170,15 @@ class Capture:
         self._step_hooks, self._step, self._full = ExitStack(), None, None
         if step in self._recorded:
             with self.loop.aside("tensors"):
-                self._full = RecordedStep(self.loop, step, is_watched=not self._is_compiled)
+                is_proven = self._rerun is None  # no imposed value is what its definition gives
+                self._full = RecordedStep(self.loop, step, is_watched=not self._is_compiled, is_proven=is_proven)
                 self._step_hooks.enter_context(self._full.hooked())
 
     def _enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
         if self.loop.is_busy or self.is_done or is_summarizing():
             return
+        if self._rerun is not None:
+            self._rerun.enters(module, given, named)
         with self.loop.aside("a forward pass"):
             is_trained = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             if self._step is None:
@@ -225,6 +249,7 @@ class Capture:
         """End a step: call it once an update, with the batch and the loss where the model's own call hides them."""
         if self.is_done or self.loop.is_busy:
             return
+        ended = time.perf_counter() - self.loop.began - self.loop.spent
         with self.loop.aside("a step"):
             if self._step is None:
                 why = "no forward pass of the given model was seen: call the model itself, and no method of it"
@@ -233,6 +258,7 @@ class Capture:
                     warnings.warn(f"plumbline.capture: {why}", stacklevel=2)
                 return
             step, full = self._step, self._full
+            step.ended = ended
             if not self.loop.optimizers:
                 step.updates(None)
             step.ends(batch, loss)
@@ -244,6 +270,8 @@ class Capture:
             self._write(None)
         else:
             self._prepare(self.log.num_steps)
+            if self._rerun is not None:
+                self._rerun.begins(self.log.num_steps)
 
     def _write(self, error: BaseException | None) -> None:
         if self.is_done:
@@ -251,7 +279,7 @@ class Capture:
         self.is_done = True
         self._step_hooks.close()
         self._hooks.close()
-        write(self.loop, self.log, error)
+        write(self.loop, self.log, error, self._rerun)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

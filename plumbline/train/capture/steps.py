@@ -68,6 +68,8 @@ class CapturedStep:
         self.batch: dict[str, torch.Tensor] = {}
         self.rows = 0
         self.is_updated = False
+        self.ended = 0.0
+        """Seconds of the loop's own since its begin, without the recorder's."""
 
     def enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
         """Store a micro-batch: exact checksums of integers by row, sketches of computed or given floats."""
