@@ -163,7 +163,7 @@ def _visits(suite: Suite, place: str) -> Iterable[Visit]:
             yield Visit(f"{name}: outbox", platform.outbox, "write and read")
         return
     platform = suite.platforms[place]
-    for dataset in sorted({workload.data for workload in suite.workloads_of(place).values()}):
+    for dataset in sorted({workload.data for workload in suite.workloads_of(place).values() if workload.data}):
         yield Visit("data", platform.data, "read", dataset)
     yield Visit("outbox", platform.outbox, "write and read")
 

@@ -24,10 +24,10 @@ from plumbline.night.central import publish_record, shared_checkpoint, upload_po
 from plumbline.night.central.outbox import CheckpointExchange
 from plumbline.night.dispatch import TrainingOrder
 from plumbline.night.experiments.transport import fetch_bundle
+from plumbline.schema.captured import write_any_spec
 from plumbline.schema.errors import AccessError, ConfigurationError, ExitCode, InvalidInputError, PlumblineError
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
-from plumbline.schema.spec import write_spec
 from plumbline.schema.variables import variable
 from plumbline.tasks.events import ProgressReporter
 from plumbline.tasks.prefect_client.api import PREFECT_ERRORS, open_client
@@ -81,7 +81,7 @@ def train_ordered(
     """Run an ordered training; return exit code and record folder."""
     cache = cache_folder()
     with disk_errors(cache):
-        write_spec(order.spec, work / "spec.json")
+        write_any_spec(order.spec, work / "spec.json")
     experiment = fetch_bundle(outbox, order.experiment_id, work / "experiment") if order.experiment_id else None
 
     def run(out: Path, python: Path | None = None) -> int:

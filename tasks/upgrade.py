@@ -25,6 +25,7 @@ from plumbline.night.deployment import REGRESSION, gate_deployment, job_variable
 from plumbline.night.dispatch import Result
 from plumbline.night.rounds import Assignment, Round
 from plumbline.night.rounds.documents import round_secret, round_specs
+from plumbline.schema.command import CommandWorkload
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import ConfigurationError, PlumblineError
 from plumbline.schema.suite import Suite
@@ -60,6 +61,7 @@ from plumbline.upgrade.outcome import (
 )
 from plumbline.upgrade.request import LockUpgrade, UpgradeRequest, read_candidate, read_image
 from plumbline.upgrade.session import Locks, UpgradeSettings, judge_upgrade
+from plumbline.upgrade.shipped import with_digests, with_files
 
 _CLAIM_SECONDS = 120.0
 """Seconds to wait for the work folder, which a lost attempt may still use."""
@@ -86,9 +88,11 @@ def _open_lock(request: UpgradeRequest) -> LockUpgrade:
     get_run_logger().info("candidate %s, sha256 %s", lock.name, lock.digest)
     for outbox in {suite.platforms[name].outbox for name in chosen}:
         publish_lock(open_store(outbox), lock)
-    return LockUpgrade(
-        request, lock, round_secret(CentralStore(open_store(suite.store)), suite.name, request.upgrade_id)
-    )
+    central, workload = CentralStore(open_store(suite.store)), request.chosen_workload
+    if isinstance(suite.workloads[workload], CommandWorkload):
+        specs = round_specs(central, suite.replace(workloads={workload: suite.workloads[workload]}), request.upgrade_id)
+        request = request.replace(suite=with_digests(suite, workload, specs[workload]))
+    return LockUpgrade(request, lock, round_secret(central, suite.name, request.upgrade_id))
 
 
 def _open_image(request: UpgradeRequest) -> ImageUpgrade:
@@ -212,10 +216,11 @@ def judge_here(order: UpgradeOrder) -> PlatformReport:
             options = UpgradeOptions(**{name: getattr(order, name) for name in UpgradeOptions.model_fields})
             settings = UpgradeSettings(work, options=options, base=base)
             # A lost attempt may still use the folder.
-            with claimed(work, wait_seconds=_CLAIM_SECONDS):
-                answer = judge_upgrade(
-                    order.suite, order.workload, locks, settings, say, should_stop=is_orphaned.is_set
-                )
+            with (
+                claimed(work, wait_seconds=_CLAIM_SECONDS),
+                with_files(order.suite, order.workload, order.platform, work / "cache") as suite,
+            ):
+                answer = judge_upgrade(suite, order.workload, locks, settings, say, should_stop=is_orphaned.is_set)
             report = PlatformReport(**found, answer=answer)
         except PlumblineError as error:
             if is_orphaned.is_set():

@@ -123,12 +123,11 @@ def suite_page() -> str:
 def _tables(definition: dict[str, Any], prefix: str) -> Iterator[tuple[str, str, str]]:
     """Yield heading, model and path of the tables below one."""
     for key, field in definition["properties"].items():
-        found = re.search(r'"#/\$defs/(\w+)"', json.dumps(field))
-        if found is not None and field.get("type") == "array":
-            yield f"[[{prefix}{key}]]", found[1], f"{prefix}{key}"
-        elif found is not None:
-            path = f"{prefix}{key}" + (".NAME" if field.get("type") == "object" else "")
-            yield f"[{path}]", found[1], path
+        found = list(dict.fromkeys(re.findall(r'"#/\$defs/(\w+)"', json.dumps(field))))
+        path = f"{prefix}{key}" + (".NAME" if field.get("type") == "object" else "")
+        for place, name in enumerate(found):  # a second kind of table has a key that tells it
+            heading = f"[[{path}]]" if field.get("type") == "array" else f"[{path}]"
+            yield heading if not place else f"{heading} of a command", name, path
 
 
 def commands_page() -> str:
@@ -237,6 +236,8 @@ def type_of(field: dict[str, Any]) -> str:  # noqa: PLR0911 - one kind a line
         return " or ".join(dict.fromkeys(type_of(choice) for choice in choices))
     if "enum" in field or "const" in field:
         return ", ".join(f"`{json.dumps(choice)}`" for choice in field.get("enum", [field.get("const")]))
+    if "oneOf" in field:
+        return type_of(field["oneOf"][0])
     inner = field.get("items") or {"anyOf": field.get("prefixItems", [])}
     if field.get("type") == "array":
         return f"list of {type_of(inner)}".removesuffix(" of ")

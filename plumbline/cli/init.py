@@ -55,6 +55,14 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--data", default="", metavar="SOURCE", help="your rows (default: generated reviews)")
     parser.add_argument("--text-column", default="", help="column of the text")
     parser.add_argument("--label-column", default="", help="column of the label")
+    parser.add_argument(
+        "--command", default="", metavar="WORDS",
+        help="your own training, such as 'python train.py', whose script calls plumbline.capture; instead of --model",
+    )  # fmt: skip
+    parser.add_argument(
+        "--file", action="append", default=[], metavar="PATH", dest="files",
+        help="a file that the command needs, besides those that it names; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--model", default="", help=f"{', '.join(_SIZES)}, or a checkpoint (default: base; here: tiny)")
     parser.add_argument("--cron", default="", help="schedule, such as '0 2 * * *'")
     parser.add_argument("--timezone", default="", help="of the schedule (default: UTC)")
@@ -81,6 +89,10 @@ def run(args: argparse.Namespace) -> int:
     for option, other in (("text_column", "data"), ("label_column", "data"), ("timezone", "cron")):
         if getattr(args, option) and not getattr(args, other):
             raise ConfigurationError(f"needs --{other}", where="init", key=f"--{option.replace('_', '-')}")
+    if args.files and not args.command:
+        raise ConfigurationError("needs --command", where="init", key="--file")
+    if args.model and args.command:
+        raise ConfigurationError("a command has its own model", where="init", key="--model", hint="leave it out")
     suite = _new_suite(args)
     _check_choices(suite)
     schema = args.file.parent / _SCHEMA
@@ -92,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"suite": str(args.file), "schema": str(schema), "next": commands}))
         return int(ExitCode.PASS)
-    say(f"{args.file}: {len(suite.places)} platforms, data {suite.data or 'generated reviews'}")
+    trains = suite.command or f"data {suite.data or 'generated reviews'}"
+    say(f"{args.file}: {len(suite.places)} platforms, {trains}")
     for command in commands:
         say(f"  {command}")
     return int(ExitCode.PASS)
@@ -207,8 +220,19 @@ def _new_suite(args: argparse.Namespace) -> NewSuite:
     return NewSuite(
         name=args.name, platforms=platforms, store=store, data=args.data, text_column=args.text_column,
         label_column=args.label_column, model=args.model or ("base" if platforms else "tiny"), cron=args.cron,
-        timezone=args.timezone or "UTC", alert=args.alert, report_url=args.report_url,
+        timezone=args.timezone or "UTC", alert=args.alert, report_url=args.report_url, command=args.command,
+        files=_shipped(args),
     )  # fmt: skip
+
+
+def _shipped(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the files of a command: those that its words name, and the given ones."""
+    try:
+        words = shlex.split(args.command)
+    except ValueError as error:
+        raise ConfigurationError(f"cannot be split into words: {error}", where="init", key="--command") from error
+    named = [word for word in words if not Path(word).is_absolute() and (args.file.parent / word).is_file()]
+    return tuple(dict.fromkeys([*named, *args.files]))
 
 
 def _pairs(option: str, values: list[str]) -> dict[str, str]:

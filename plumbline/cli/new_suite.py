@@ -43,6 +43,9 @@ class NewSuite:
     timezone: str
     alert: str
     report_url: str = ""
+    command: str = ""
+    """The team's own training, instead of a BERT."""
+    files: tuple[str, ...] = ()
 
     @property
     def is_here(self) -> bool:
@@ -62,8 +65,8 @@ def suite_text(suite: NewSuite, schema: str) -> str:
     """Return the suite as TOML. Editors find its JSON Schema by the first line."""
     blocks = [
         _head(suite, schema),
-        _dataset(suite),
-        *_workload(suite),
+        *([_dataset(suite)] if suite.data or not suite.command else []),
+        *(_command(suite) if suite.command else _workload(suite)),
         *(_platform(name, platform, is_here=suite.is_here) for name, platform in suite.places.items()),
         *_gates(suite),
     ]
@@ -118,6 +121,16 @@ def _workload(suite: NewSuite) -> Iterator[str]:
     evaluations += "\nevaluation_rows = 256" if suite.is_here else ""
     heading = "[workloads.bert.learn] # to an accuracy, with the same dropout on every device"
     yield f"{heading}\nsteps = {learn}\n{evaluations}"
+
+
+def _command(suite: NewSuite) -> Iterator[str]:
+    data = '\ndata = "rows" # its files lie in the folder that PLUMBLINE_DATA names' if suite.data else ""
+    yield (
+        "[workloads.mine] # your own training: its script calls plumbline.capture around the loop\n"
+        f"command = {_text(suite.command)}\n"
+        f"files = {json.dumps(suite.files, ensure_ascii=False)} # relative to this file, copied for each run{data}\n"
+        "steps = 20 # updates that are recorded; from about 40 on their throughput is measured, too\nseed = 7"
+    )
 
 
 def _platform(name: str, platform: NewPlatform, *, is_here: bool) -> str:

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -35,6 +35,8 @@ SUPPORTED = {
     "pydantic": ((2, 5), (2, 99)),
 }
 """Lowest and highest minor version of the trainer's Python and libraries; the only place of these numbers."""
+CAPTURING = ("python", "torch", "safetensors", "numpy", "pydantic")
+"""What `plumbline.capture` needs of a team's environment."""
 _STATED = ("python", "torch", "transformers")
 """A note is written where one of these is newer than its highest version, which is the newest that was tested."""
 LOCK_NAMES = ("pylock.toml", "uv.lock", "poetry.lock", "conda-lock.yml", "requirements.txt")
@@ -88,7 +90,9 @@ def _minor(installed: str) -> tuple[int, int] | None:
     return match and (int(match[1]), int(match[2]))
 
 
-def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> tuple[str, ...]:
+def check_libraries(
+    found: Mapping[str, str] | None = None, where: str = "", needed: Collection[str] = SUPPORTED
+) -> tuple[str, ...]:  # fmt: skip
     """Return a note for each untested newer library. `found` has versions by name, "" for a missing one.
 
     Raise `UnfitLibraryError` for a library that is missing or older: it may lack what the trainer calls, or compute
@@ -98,6 +102,8 @@ def check_libraries(found: Mapping[str, str] | None = None, where: str = "") -> 
     found = _installed() if found is None else found
     notes = []
     for name, (lowest, highest) in SUPPORTED.items():
+        if name not in needed:
+            continue
         installed = found.get(name, "")
         accepted = tested_range(name) if name in _STATED else f"{_dotted(lowest)} or newer"
         hint = f"the trainer needs {name} {accepted}"
@@ -230,11 +236,11 @@ def lock_of(python: Path) -> Path | None:
 
 
 @contextmanager
-def trainer_python(given: str) -> Iterator[TrainerPython]:
-    """Yield a team environment's interpreter, checked, by path or folder."""
+def trainer_python(given: str, needed: Collection[str] = SUPPORTED) -> Iterator[TrainerPython]:
+    """Yield a team environment's interpreter, by path or folder, with its libraries checked."""
     python = find_python(given)
     found = _ask(python)
-    for note in check_libraries(found, where=found.get("prefix", str(python))):
+    for note in check_libraries(found, where=found.get("prefix", str(python)), needed=needed):
         sys.stderr.write(f"{note}\n")
     # Below the system's temporary folder, so that the path is not part of a record.
     with scratch_folder("plumbline-code-") as folder:

@@ -6,11 +6,9 @@ The mark does, also after an intermediate process has died.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -19,7 +17,6 @@ from pathlib import Path
 
 MARK = "PLUMBLINE_STACK"
 _TAIL_BYTES = 8192
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def account(user: str) -> tuple[int, int]:
@@ -146,12 +143,6 @@ def end_marked(mark: str, *, grace_seconds: float, reap: Callable[[], None] = la
                 break
             time.sleep(0.05)
     return find_by_mark(mark)
-
-
-def adopt_orphans() -> None:
-    """Become the reaper of orphaned descendants (Linux only)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_orphans(own: Iterable[int]) -> None:

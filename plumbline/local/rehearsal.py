@@ -7,6 +7,7 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+from plumbline.schema.command import CommandWorkload
 from plumbline.schema.spec import SpeedSpec
 from plumbline.schema.store_url import parse_store_url
 from plumbline.schema.suite import DatasetSource, Platform, Suite, Workload
@@ -38,7 +39,9 @@ def rehearsal(suite: Suite, state: Path, variables: Container[str]) -> Suite:
     return Suite.model_validate({**suite.to_json(), **content})
 
 
-def _small(workload: Workload) -> Workload:
+def _small(workload: Workload | CommandWorkload) -> Workload | CommandWorkload:
+    if isinstance(workload, CommandWorkload):
+        return workload  # nothing says how to make it smaller
     probe, speed, learn = workload.probe, workload.speed, workload.learn
     batch = min(workload.batch_size, 16)
     micro = workload.optimizer.accumulation_steps

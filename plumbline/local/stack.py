@@ -15,10 +15,11 @@ from typing import IO, Self
 from uuid import uuid4
 
 from plumbline.data.file_lock import try_lock
+from plumbline.environments.processes import adopt_orphans
 from plumbline.environments.python_modules import module_command
 from plumbline.local import services
 from plumbline.local.guard import start_guard
-from plumbline.local.process import MARK, Child, adopt_orphans, end_marked, reap_orphans, start, stop
+from plumbline.local.process import MARK, Child, end_marked, reap_orphans, start, stop
 from plumbline.local.servers import Servers
 from plumbline.local.signals import undisturbed
 from plumbline.night.doctor.place import cuda_of_torch

@@ -12,14 +12,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from plumbline.data.datasets import architecture, build_dataset, make_spec, publish, publish_weights, read_manifest
+from plumbline.data.datasets import (
+    architecture,
+    build_dataset,
+    make_spec,
+    publish,
+    publish_file,
+    read_manifest,
+    weights_key,
+)
 from plumbline.data.datasets.build import MANIFEST_NAME
 from plumbline.data.datasets.files import content_marks, is_file_source
 from plumbline.data.datasets.receipts import receipt_lines
 from plumbline.data.datasets.spec import dataset_source, dataset_task
 from plumbline.data.datasets.tokenizer import tokenizer_file
+from plumbline.data.staging.shipped import file_key
 from plumbline.data.stores import open_store
 from plumbline.environments.launch import make_weights
+from plumbline.schema.captured import CapturedSpec, ShippedData
+from plumbline.schema.command import MAX_FILE_BYTES, CommandWorkload
 from plumbline.schema.digest import digest_file, digest_json
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.manifest import Manifest
@@ -33,20 +44,25 @@ _ROOT = Path(__file__).resolve().parents[2]
 class _Built(NamedTuple):
     """Build results of one workload."""
 
-    dataset: Path
-    manifest: Manifest
-    weights: Path
-    sha256: str
+    datasets: Mapping[Path, Manifest]
+    files: Mapping[str, tuple[Path, str]]
+    """Path and digest of single files, by the object's key."""
 
 
-def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str, RunSpec]:
-    """Build and publish everything; return each workload's RunSpec."""
-    specs: dict[str, RunSpec] = {}
+Specs = dict[str, RunSpec | CapturedSpec]
+
+
+def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> Specs:
+    """Build and publish everything; return each workload's spec."""
+    specs: Specs = {}
     built: dict[str, _Built] = {}
     for name, workload in suite.workloads.items():
-        dataset, manifest = _dataset(suite, workload, folder, say)
+        if isinstance(workload, CommandWorkload):
+            specs[name], built[name] = _command(suite, name, workload, folder, say)
+            continue
+        dataset, manifest = _dataset(suite, workload.data, folder, say)
         file, sha256 = _weights(workload, manifest, folder, say)
-        built[name] = _Built(dataset, manifest, file, sha256)
+        built[name] = _Built({dataset: manifest}, {weights_key(sha256): (file, sha256)})
         specs[name] = make_spec(suite, name, manifest, sha256)
     # A single platform publishes for all that share a store, as concurrent pushes would conflict.
     first = {platform.data: name for name, platform in reversed(suite.platforms.items())}
@@ -59,21 +75,45 @@ def prepare(suite: Suite, folder: Path, say: Callable[[str], None]) -> dict[str,
     return specs
 
 
-def _dataset(suite: Suite, workload: Workload, folder: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
-    source = dataset_source(suite, workload.data, suite.name)
-    task = dataset_task(suite, workload.data)
-    made_from = {"source": source.to_json(), "name": workload.data, "task": task}
+def _command(
+    suite: Suite, name: str, workload: CommandWorkload, folder: Path, say: Callable[[str], None]
+) -> tuple[CapturedSpec, _Built]:
+    """Return a command's spec, with its files by digest, and its dataset, if it has one."""
+    files: dict[str, tuple[Path, str]] = {}
+    digests = {}
+    for place, given in workload.files.items():
+        path = Path(given)
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+            why = "no such file" if not path.is_file() else f"is larger than {MAX_FILE_BYTES >> 20} MiB"
+            key, hint = f"workloads.{name}.files", "large data is a dataset: see the key `data`"
+            raise ConfigurationError(f"{place}: {why}", where=suite.name, key=key, hint=hint)
+        digests[place] = digest_file(path)
+        files[file_key(digests[place])] = (path, digests[place])
+    datasets, data = {}, None
+    if workload.data is not None:
+        dataset, manifest = _dataset(suite, workload.data, folder, say)
+        datasets[dataset], data = manifest, ShippedData(name=manifest.name, manifest_sha256=manifest.digest)
+    spec = CapturedSpec(
+        workload=name, seed=workload.seed, steps=workload.steps, command=workload.command, files=digests, data=data
+    )
+    return spec, _Built(datasets, files)
+
+
+def _dataset(suite: Suite, data: str, folder: Path, say: Callable[[str], None]) -> tuple[Path, Manifest]:
+    source = dataset_source(suite, data, suite.name)
+    task = dataset_task(suite, data)
+    made_from = {"source": source.to_json(), "name": data, "task": task}
     tokenizer = tokenizer_file(Path(source.tokenizer or ""))
     files = [tokenizer, tokenizer.with_name("tokenizer_config.json")] if source.tokenizer else []
     paths = [path for path in (source.path, source.evaluation_path) if path and is_file_source(path)]
     made_from["bytes"] = [*_digests(files), *(line for path in paths for line in content_marks(path))]
-    built = folder / "datasets" / f"{workload.data}-{digest_json(made_from)[:16]}"
+    built = folder / "datasets" / f"{data}-{digest_json(made_from)[:16]}"
     if (built / MANIFEST_NAME).is_file():
         return built, read_manifest(built)
-    say(f"building the dataset {workload.data}")
-    manifest = build_dataset(source, workload.data, task, built)
+    say(f"building the dataset {data}")
+    manifest = build_dataset(source, data, task, built)
     for line in receipt_lines(manifest):
-        say(f"{workload.data}: {line}")
+        say(f"{data}: {line}")
     return built, manifest
 
 
@@ -103,10 +143,10 @@ def _publish(suite: Suite, platform: str, built: Mapping[str, _Built]) -> str:
     url = suite.platforms[platform].data
     sharing = [name for name, place in suite.platforms.items() if place.data == url]
     wanted = [built[workload] for name in sharing for workload in suite.workloads_of(name)]
-    store, datasets = open_store(url), {each.dataset: each.manifest for each in wanted}
+    store, datasets = open_store(url), {path: manifest for each in wanted for path, manifest in each.datasets.items()}
     written = [publish(folder, store, manifest.name).written for folder, manifest in datasets.items()]
-    weights = {each.weights: each.sha256 for each in wanted}
-    new = sum(written) + sum(publish_weights(path, store, sha256) for path, sha256 in weights.items())
+    files = {key: file for each in wanted for key, file in each.files.items()}
+    new = sum(written) + sum(publish_file(path, store, key, sha256) for key, (path, sha256) in files.items())
     return f"{platform}: {new} objects published" if new else f"{platform}: everything was published already"
 
 

@@ -6,7 +6,7 @@ in the header of each page (`PageHeader` of the Parquet format, in Thrift's comp
 
 from __future__ import annotations
 
-from plumbline.schema.captured import CapturedSpec
+from plumbline.schema.captured import CapturedSpec, captured
 from plumbline.schema.errors import CorruptDataError
 from plumbline.schema.evidence import SKETCH_SIZE
 from plumbline.schema.record import RunRecord
@@ -27,6 +27,7 @@ _UNFINISHED_BYTES = 64 << 20
 PART_FILES = {
     "rows": "rows.parquet",
     **{name: f"{name}.safetensors" for name in ("batches", "sketches", "state", "evaluation", "answers", "capture")},
+    "output": "output.txt",
 }
 """File of each part that a training writes."""
 
@@ -40,7 +41,8 @@ def check_parts(record: RunRecord, where: str) -> None:
     has_capture = record.experiment is not None and bool(record.experiment.captures)
     for part in record.parts:
         name = names.get(part.key)
-        if name is None or (name == "capture" and not has_capture):
+        is_odd = (name == "capture" and not has_capture) or (name == "output" and not captured(record.spec))
+        if name is None or is_odd:
             raise CorruptDataError(f"{part.key[:80]!r} was not ordered", where=where, key="parts")
         most = max_part_bytes(record, name) + (0 if record.exit.status == "completed" else _UNFINISHED_BYTES)
         if part.size > most:
@@ -60,12 +62,12 @@ def max_part_bytes(record: RunRecord, name: str) -> int:
     """Return the maximum size of the file `name` in this record."""
     spec = record.spec
     taps = len(record.evidence.probe.taps) if record.evidence.probe else 0
+    if name == "capture":
+        return _MAX_CAPTURE_BYTES if record.experiment and record.experiment.captures else _OVERHEAD
     if isinstance(spec, CapturedSpec):
         return (taps * SKETCH_SIZE * _NUMBER if name == "sketches" else 0) + _OVERHEAD
     if name == "rows":
         return MAX_ROW_BYTES * max_rows(spec) + _FOOTER
-    if name == "capture":
-        return _MAX_CAPTURE_BYTES if record.experiment and record.experiment.captures else _OVERHEAD
     steps, rows = _steps(record), _evaluated(spec)
     length = max(spec.data.sequence_length, spec.model.max_position_embeddings)
     sizes = {

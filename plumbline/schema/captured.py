@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from plumbline.schema.base import Count, Label, Model, Name, Number, ShortDigest, Step, Text
-from plumbline.schema.digest import digest_json
-from plumbline.schema.spec import OptimizerSpec, PartName, Precision, ProbeSpec
+from plumbline.schema.base import Count, Label, Model, Name, Number, Sha256, ShortDigest, Step, Text, read_model
+from plumbline.schema.digest import canonical_json, digest_json
+from plumbline.schema.errors import InvalidInputError
+from plumbline.schema.manifest import Key
+from plumbline.schema.spec import OptimizerSpec, PartName, Precision, ProbeSpec, RunSpec
 
 MAX_CAPTURED = 10_000
 """Maximum number of captured steps."""
 _MANY = 200_000
+MAX_FILES = 200
+"""Maximum number of files that a command is given."""
 MAX_ROWS = 50_000
 """Maximum number of rows of a field whose checksums a record contains."""
 UNKNOWN = frozenset({"batch", "data", "evaluation"})
@@ -26,8 +32,15 @@ Rows = Annotated[
 ]
 
 
+class ShippedData(Model):
+    """Dataset that a command is given."""
+
+    name: Name
+    manifest_sha256: Sha256
+
+
 class CapturedSpec(Model):
-    """Identity of a captured training. Scripts, settings and sources are suspects, and no part of it."""
+    """Identity of a captured training. Command, files, settings and sources are suspects, and no part of it."""
 
     kind: Literal["captured"] = "captured"
     workload: Name
@@ -37,11 +50,21 @@ class CapturedSpec(Model):
     """Rows of the first step, over all processes."""
     precision: Precision = "fp32"
     """Shortest format that autocast or the model used, as measured."""
+    command: str = Field(default="", max_length=4096)
+    """Of a suite's training; empty for one that a person started."""
+    files: dict[Key, Sha256] = Field(default={}, max_length=MAX_FILES)
+    """Files that it was given, by their place in its folder."""
+    data: ShippedData | None = None
 
     @property
     def digest(self) -> str:
         """Return the SHA-256 of what two records must share: name, seed and number of steps."""
         return digest_json([self.kind, self.workload, self.seed, self.steps])
+
+    @property
+    def words(self) -> list[str]:
+        """Return the command's words, as a shell would split them."""
+        return shlex.split(self.command)
 
     @property
     def speed_alone(self) -> CapturedSpec:
@@ -151,6 +174,40 @@ class CapturedEvidence(Model):
     """Whether DistributedDataParallel keeps the weights of all processes equal."""
     start: Literal["own", "written", "given"] = "own"
     """Whether the start weights are the loop's own, were written to the start file, or read from it."""
+
+
+def _kind_of_spec(spec: Any) -> str:
+    """Return the kind of a spec: only a captured one says its kind."""
+    kind = spec.get("kind") if isinstance(spec, dict) else getattr(spec, "kind", None)
+    return "kind:trained" if kind is None else "kind:captured"
+
+
+Spec = Annotated[
+    Annotated[RunSpec, Tag("kind:trained")] | Annotated[CapturedSpec, Tag("kind:captured")],
+    Discriminator(_kind_of_spec),
+]
+
+
+class AnySpecFile(Model):
+    """File of a spec of either kind, with its claimed digest."""
+
+    schema_version: Literal[1] = 1
+    digest: Sha256
+    spec: Spec
+
+
+def read_any_spec(source: bytes | Path, *, where: str = "") -> RunSpec | CapturedSpec:
+    """Read a spec of either kind; raise `InvalidInputError` if malformed or edited."""
+    file = read_model(AnySpecFile, source, where=where)
+    if file.spec.digest != file.digest:
+        raise InvalidInputError("is not the digest of its content", where=where or str(source), key="digest")
+    return file.spec
+
+
+def write_any_spec(spec: RunSpec | CapturedSpec, path: Path) -> None:
+    """Write a spec of either kind to a file, with its digest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(canonical_json(AnySpecFile(digest=spec.digest, spec=spec).to_json()))
 
 
 def captured(spec: Any) -> bool:

@@ -22,7 +22,13 @@ def suite_schema() -> dict[str, Any]:
     # A file may name the lock by its path; the model has its digest.
     kinds = schema["$defs"]
     del kinds["Platform"]["properties"]["lock"]["pattern"]
-    kinds["Workload"]["properties"]["task"]["enum"] = list(TASKS)
+    # A file lists a command's files; the model has their places, too.
+    files = kinds["CommandWorkload"]["properties"]["files"]
+    kinds["CommandWorkload"]["properties"]["files"] = {
+        "default": [], "description": files["description"], "items": {"type": "string"}, "type": "array",
+    }  # fmt: skip
+    for kind in ("Workload", "CommandWorkload"):
+        kinds[kind]["properties"]["task"]["enum"] = list(TASKS)
     kinds["Alert"]["properties"]["on"]["items"]["enum"] = list(EVENTS)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 

@@ -13,19 +13,18 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, Discriminator, Field, Tag, field_validator
+from pydantic import AwareDatetime, Field, field_validator
 
 from plumbline.schema.base import Label, Model, Name, Sha256, Step
-from plumbline.schema.captured import CapturedSpec
+from plumbline.schema.captured import Spec
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import INFRASTRUCTURE, CorruptDataError, InvalidInputError
 from plumbline.schema.evidence import Evidence
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.manifest import DataFile
-from plumbline.schema.spec import RunSpec
 from plumbline.schema.versions import read_any_version
 
 RECORD_NAME = "record.json"
@@ -59,18 +58,6 @@ class Exit(Model):
     def is_infrastructure(self) -> bool:
         """Return whether the machine or a service failed, not training itself."""
         return self.status == "failed" and self.code in INFRASTRUCTURE
-
-
-def _kind_of_spec(spec: Any) -> str:
-    """Return the kind of a spec: only a captured one says its kind."""
-    kind = spec.get("kind") if isinstance(spec, dict) else getattr(spec, "kind", None)
-    return "kind:trained" if kind is None else "kind:captured"
-
-
-Spec = Annotated[
-    Annotated[RunSpec, Tag("kind:trained")] | Annotated[CapturedSpec, Tag("kind:captured")],
-    Discriminator(_kind_of_spec),
-]
 
 
 class RunRecord(Model):

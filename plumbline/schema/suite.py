@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 from typing_extensions import Self
 
 from plumbline.schema.alert_event import AlertEvent
 from plumbline.schema.base import Model, Name, first_problem
+from plumbline.schema.command import CommandWorkload
 from plumbline.schema.digest import digest_lock
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.fingerprint import Expected
@@ -97,6 +98,18 @@ class Workload(Model):
         if not (self.probe or self.speed or self.learn):
             raise ValueError("no part: add [workloads.NAME.probe], .speed or .learn")
         return self
+
+
+def _kind_of_workload(workload: Any) -> str:
+    """Return the kind of a workload: only a team's own training has a command."""
+    has_command = "command" in workload if isinstance(workload, Mapping) else isinstance(workload, CommandWorkload)
+    return "kind:command" if has_command else "kind:trained"
+
+
+AnyWorkload = Annotated[
+    Annotated[Workload, Tag("kind:trained")] | Annotated[CommandWorkload, Tag("kind:command")],
+    Discriminator(_kind_of_workload),
+]
 
 
 class Platform(Model):
@@ -355,8 +368,8 @@ class Suite(Model):
     the credentials that signed it are valid; for a folder, its path."""
     reference: Name
     """The platform that the others are compared with."""
-    workloads: dict[Name, Workload] = Field(min_length=1)
-    """What is trained; at least one."""
+    workloads: dict[Name, AnyWorkload] = Field(min_length=1)
+    """What is trained; at least one. A workload with the key `command` is a team's own training."""
     platforms: dict[Name, Platform] = Field(min_length=1)
     """Where it is trained; at least one."""
     datasets: dict[Name, DatasetSource] = {}
@@ -419,7 +432,7 @@ class Suite(Model):
         # Links and relative folders show only now whether two stores are one place.
         return _refuse(suite, _shared_outboxes(suite), where=self.name)
 
-    def workloads_of(self, platform: str) -> dict[str, Workload]:
+    def workloads_of(self, platform: str) -> dict[str, Workload | CommandWorkload]:
         """Return the workloads that train on a platform."""
         chosen = self.platforms[platform].workloads
         return {name: workload for name, workload in self.workloads.items() if chosen is None or name in chosen}
@@ -430,7 +443,7 @@ class Suite(Model):
             for workload, content in self.workloads_of(platform).items():
                 text = f"workload {workload!r} on platform {platform!r}"
                 yield f"{platform}-{workload}", text
-                if content.speed is not None:
+                if isinstance(content, CommandWorkload) or content.speed is not None:
                     yield f"{platform}-{workload}-rerun", f"the rerun of {text}"
                     for number in range(2, self.dispatch.reruns + 1):
                         yield f"{platform}-{workload}-rerun-{number}", f"rerun {number} of {text}"
@@ -445,7 +458,7 @@ def _absolute(url: str, folder: Path) -> str:
 class Workloads(Model):
     """Part of a suite file from which RunSpecs are made."""
 
-    workloads: dict[Name, Workload] = Field(min_length=1)
+    workloads: dict[Name, AnyWorkload] = Field(min_length=1)
     datasets: dict[Name, DatasetSource] = {}
 
 
@@ -463,7 +476,7 @@ def read_workloads(path: Path) -> Workloads:
 
 def read_suite(path: Path) -> Suite:
     """Read the suite in `path`; raise `ConfigurationError` with key and hint."""
-    suite = parse_suite(_with_locks(read_toml(path), path), where=str(path))
+    suite = parse_suite(_with_files(_with_locks(read_toml(path), path), path), where=str(path))
     # Checked for files only: a validated suite stays valid on a machine with fewer time zones.
     if suite.schedule is not None and not is_time_zone(suite.schedule.timezone):
         reason = f"{suite.schedule.timezone!r} is not a time zone: use an IANA name, such as Europe/Berlin"
@@ -493,13 +506,33 @@ def _with_lock(name: str, platform: Any, path: Path) -> Any:
     raise ConfigurationError(f"cannot read {lock!r}", where=str(path), key=f"platforms.{name}.lock", hint=hint)
 
 
+def _with_files(content: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return `content` with the files of commands by their place, as absolute paths."""
+    workloads = content.get("workloads")
+    if not isinstance(workloads, dict):
+        return content
+    changed = {name: _with_shipped(name, workload, path) for name, workload in workloads.items()}
+    return {**content, "workloads": changed}
+
+
+def _with_shipped(name: str, workload: Any, path: Path) -> Any:
+    files = workload.get("files") if isinstance(workload, dict) and "command" in workload else None
+    if not isinstance(files, (list, tuple)) or not all(isinstance(file, str) for file in files):
+        return workload
+    if missing := [file for file in files if not (path.parent / file).is_file()]:
+        key, hint = f"workloads.{name}.files", "name files below the suite's folder"
+        raise ConfigurationError(f"no such file: {missing[0]!r}", where=str(path), key=key, hint=hint)
+    return {**workload, "files": {file: str((path.parent / file).absolute()) for file in files}}
+
+
 def parse_suite(content: Mapping[str, Any], *, where: str) -> Suite:
     """Validate a suite's values; raise `ConfigurationError` with key and hint."""
     for key in _unprintable(content):
         raise ConfigurationError("contains a control character", where=where, key=key, hint=_HINT)
     suite = _validated(Suite, content, where=where)
     problems = chain(
-        _misfits(suite.workloads), _unknown_workloads(suite), _idle_alerts(suite), _shared_outboxes(suite)
+        _misfits(suite.workloads), _unknown_workloads(suite), _idle_alerts(suite), _shared_outboxes(suite),
+        _alone_on_a_machine(suite),
     )  # fmt: skip
     return _refuse(suite, problems, where=where)
 
@@ -537,6 +570,15 @@ def _idle_alerts(suite: Suite) -> Iterator[tuple[str, str]]:
         yield "alerts", "'left-on' is about the groups of the platform key `machines`, which no platform has"
 
 
+def _alone_on_a_machine(suite: Suite) -> Iterator[tuple[str, str]]:
+    """Yield (key, reason) for commands on platforms of several machines, which no launcher joins."""
+    for name, platform in suite.platforms.items():
+        for workload, content in suite.workloads_of(name).items() if platform.nodes > 1 else ():
+            if isinstance(content, CommandWorkload):
+                text = f"{workload!r} has a command, which runs on one machine"
+                yield f"platforms.{name}.nodes", f"{text}: name others in platforms.{name}.workloads"
+
+
 def _unknown_workloads(suite: Suite) -> Iterator[tuple[str, str]]:
     """Yield (key, reason) for platforms with invalid workload choices."""
     for name, platform in suite.platforms.items():
@@ -557,7 +599,9 @@ def _validated(kind: type[M], content: Mapping[str, Any], *, where: str) -> M:
     except ValidationError as error:
         key, reason = first_problem(error, kind)
         missing = [
-            ".".join(map(str, entry["loc"])) for entry in error.errors(include_url=False) if entry["type"] == "missing"
+            ".".join(str(part) for part in entry["loc"] if not str(part).startswith("kind:"))
+            for entry in error.errors(include_url=False)
+            if entry["type"] == "missing"
         ]
         if key in missing:
             key = ", ".join(missing)
@@ -571,12 +615,14 @@ def _refuse(read: M, problems: Iterable[tuple[str, str]], *, where: str) -> M:
     return read
 
 
-def _misfits(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, str]]:
+def _misfits(workloads: Mapping[str, Workload | CommandWorkload]) -> Iterator[tuple[str, str]]:
     """Yield (key, reason) for valid values that contradict each other.
 
     Checked in the suite and not in the RunSpec's models, so that the error names the key in the suite.
     """
     for name, workload in workloads.items():
+        if isinstance(workload, CommandWorkload):
+            continue
         micro = workload.optimizer.accumulation_steps
         if workload.batch_size % micro:
             reason = f"{micro} does not divide batch_size, {workload.batch_size}"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Tag
 
 from plumbline.schema.delimited import decoded
 from plumbline.schema.errors import ConfigurationError
@@ -90,6 +90,9 @@ def fields_at(kind: type[BaseModel], place: Sequence[str | int]) -> tuple[str, .
 
 def _inner(kind: Any, part: str | int) -> Any:
     """Return the value type under the key or index `part`."""
+    if isinstance(part, str) and part.startswith("kind:"):  # a member of a union, by its tag
+        union, *_ = get_args(kind)
+        return next((get_args(each)[0] for each in get_args(union) if Tag(part) in get_args(each)[1:]), None)
     kind = _without_none(kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         field = kind.model_fields.get(str(part))

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from plumbline.environments.loaded import write_loaded
 from plumbline.environments.parent_watch import watch_parent
 from plumbline.schema.base import Model, Sha256, read_model
+from plumbline.schema.captured import CapturedSpec, write_any_spec
 from plumbline.schema.digest import digest_array, digest_json
 from plumbline.schema.errors import ExitCode, PlumblineError
 from plumbline.schema.suite import Suite
@@ -63,11 +64,14 @@ def build_inputs(suite: Suite, workload: str, out: Path) -> Inputs:
     They are built with the packages of this interpreter.
     """
     from plumbline.night.prepare import prepare
-    from plumbline.schema.spec import write_spec
 
     here = alone(suite, workload, out / "data")
     spec = prepare(here, out / "built", _say)[workload]
-    write_spec(spec, out / "spec.json")
+    write_any_spec(spec, out / "spec.json")
+    if isinstance(spec, CapturedSpec):
+        # What a command reads is shipped as it is, and no package makes it anew.
+        shipped = digest_json([spec.files, spec.data.to_json() if spec.data else None])
+        return Inputs(rows=shipped, vocabulary=shipped, token_ids=shipped, weights=shipped)
     folder = next(path.parent for path in (out / "built" / "datasets").glob("*/manifest.json"))
     weights = next((out / "built" / "weights").glob("*.safetensors"))
     return _digests(folder, weights)

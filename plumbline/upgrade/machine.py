@@ -16,9 +16,9 @@ from plumbline.environments.loaded import place_of
 from plumbline.environments.package_store import PackageStore
 from plumbline.environments.selfcheck import check_trainer
 from plumbline.environments.virtual_environments import Environment, Environments
+from plumbline.schema.captured import CapturedSpec, Spec, read_any_spec
 from plumbline.schema.errors import ConfigurationError, DiskFullError, InconclusiveError, InvalidInputError
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import RunSpec, read_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.answer import Memory, Package, Trial, TrialOutcome, TrialResult
 from plumbline.upgrade.comparison import compare_inputs, compare_training, has_equal_bits
@@ -48,7 +48,7 @@ class LocalTrials:
         self._say = say
         self._current: Environment | None = None
         self._candidate: Environment | None = None
-        self._inputs: tuple[Inputs, RunSpec, Path] | None = None
+        self._inputs: tuple[Inputs, Spec, Path] | None = None
         self._input_places: frozenset[str] = frozenset()
         self._references: dict[str, Run] = {}
 
@@ -188,8 +188,10 @@ class LocalTrials:
             memory_ratios={name: tuple(values) for name, values in sorted(memory.items())},
         )  # fmt: skip
 
-    def _spec_of(self, trial: Trial, spec: RunSpec) -> RunSpec:
-        """Return the spec restricted to the requested parts and steps."""
+    def _spec_of(self, trial: Trial, spec: Spec) -> Spec:
+        """Return the spec restricted to the requested parts and steps; a command runs as it is."""
+        if isinstance(spec, CapturedSpec):
+            return spec
         probe = spec.probe if trial.probe else None
         if probe is not None and trial.steps is not None and trial.steps < probe.steps:
             taps = tuple(step for step in probe.tap_steps if step < trial.steps) or (0,)
@@ -204,7 +206,7 @@ class LocalTrials:
             self._current = self.environments.build(())
         return self._current
 
-    def _own_inputs(self) -> tuple[Inputs, RunSpec, Path]:
+    def _own_inputs(self) -> tuple[Inputs, Spec, Path]:
         if self._inputs is None:
             environment = self._current_environment()
             out = self._runs.folder("inputs")
@@ -214,7 +216,7 @@ class LocalTrials:
                 why = failure.message if failure else "no reason given"
                 what = f"the current environment cannot build the dataset: {why}"
                 raise InvalidInputError(what, where=self._workload)
-            self._inputs = inputs, read_spec(out / "spec.json"), out / "data"
+            self._inputs = inputs, read_any_spec(out / "spec.json"), out / "data"
         return self._inputs
 
     def _refuse_unable(self) -> None:
@@ -223,12 +225,12 @@ class LocalTrials:
         if problem:
             raise ConfigurationError(problem)
 
-    def _reference_run(self, spec: RunSpec) -> Run:
+    def _reference_run(self, spec: Spec) -> Run:
         if spec.digest not in self._references:
             self._references[spec.digest] = self._train(spec, self._current_environment(), limit=MOST_SECONDS)
         return self._references[spec.digest]
 
-    def _train(self, spec: RunSpec, environment: Environment, *, limit: float) -> Run:
+    def _train(self, spec: Spec, environment: Environment, *, limit: float) -> Run:
         _, _, data = self._own_inputs()
         return self._runs.train(spec, environment, data, limit=limit, current=self._current_environment())
 

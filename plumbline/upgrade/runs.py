@@ -26,9 +26,9 @@ from plumbline.environments.python_modules import module_command
 from plumbline.environments.virtual_environments import Environment
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.base import read_model
+from plumbline.schema.captured import Spec, write_any_spec
 from plumbline.schema.errors import ConfigurationError, ExitCode, InconclusiveError, PlumblineError
 from plumbline.schema.record import read_record
-from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.suite import Suite
 from plumbline.upgrade.inputs import INPUTS_NAME, Inputs, InputsFile, alone
 
@@ -97,7 +97,7 @@ class Runs:
         return None, Failure(stage="training" if places else "import", message=message), places
 
     def train(
-        self, spec: RunSpec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
+        self, spec: Spec, environment: Environment, data: Path, *, limit: float, current: Environment | None = None
     ) -> Run:
         """Train in a new process, repeating a failure once.
 
@@ -113,15 +113,15 @@ class Runs:
             run = run if run.ending == "machine" and again.record is None else again
         return run
 
-    def _is_late(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> bool:
+    def _is_late(self, spec: Spec, environment: Environment, data: Path, limit: float) -> bool:
         """Train once; return whether this exceeds `limit` seconds."""
         return self._train_once(spec, environment, data, limit).ending == "late"
 
-    def _train_once(self, spec: RunSpec, environment: Environment, data: Path, limit: float) -> Run:
+    def _train_once(self, spec: Spec, environment: Environment, data: Path, limit: float) -> Run:
         out = self.folder("training")
         name = out.name
         path = out.with_name(f"{name}.json")
-        write_spec(spec, path)
+        write_any_spec(spec, path)
         words, loaded = list[str](), out.with_name(f"{name}-loaded")
         began = time.monotonic()
         code, is_late = int(ExitCode.INCONCLUSIVE), False

@@ -16,8 +16,9 @@ from plumbline.environments.installer import choose_installer
 from plumbline.environments.locks import Lock
 from plumbline.environments.package_store import PackageStore
 from plumbline.environments.virtual_environments import Environments, check_current
+from plumbline.schema.command import CommandWorkload
 from plumbline.schema.errors import ConfigurationError
-from plumbline.schema.suite import Suite
+from plumbline.schema.suite import Suite, Workload
 from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.campaign import Parts, UpgradeOptions
 from plumbline.upgrade.gate import UpgradeGate
@@ -54,8 +55,15 @@ def workload_of(suite: Suite, name: str | None, where: str = "") -> str:
     if name is not None:
         workload_named(suite, name, where)
         return name
-    probed = next((key for key, workload in suite.workloads.items() if workload.probe), None)
+    probed = next((key for key, workload in suite.workloads.items() if parts_of(workload).probe), None)
     return probed or next(iter(suite.workloads))
+
+
+def parts_of(workload: Workload | CommandWorkload) -> Parts:
+    """Return the parts that are compared; a command's record is judged as a probe."""
+    if isinstance(workload, CommandWorkload):
+        return Parts(probe=True, learn=False, speed=False)
+    return Parts(probe=workload.probe is not None, learn=workload.learn is not None, speed=workload.speed is not None)
 
 
 def local_trials(
@@ -115,7 +123,7 @@ def judge_upgrade(
     }  # fmt: skip
     if changes:
         chosen = suite.workloads[workload]
-        parts = Parts(probe=chosen.probe is not None, learn=chosen.learn is not None, speed=chosen.speed is not None)
+        parts = parts_of(chosen)
         say(f"changed packages: {len(changes)}; at most {options.trials} trials, {options.seconds:.0f} s")
         answer = UpgradeGate(here, suite.gates, parts, options, say).judge(changes)
         here.environments.prune()

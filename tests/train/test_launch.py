@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from plumbline.environments.launch import started_child
+from plumbline.environments.processes import started_child
 
 STUBBORN = """
 import subprocess, sys, time

@@ -5,6 +5,7 @@ from plumbline.data.datasets.build import build_dataset as build_dataset
 from plumbline.data.datasets.build import read_manifest as read_manifest
 from plumbline.data.datasets.publish import Published as Published
 from plumbline.data.datasets.publish import publish as publish
+from plumbline.data.datasets.publish import publish_file as publish_file
 from plumbline.data.datasets.publish import publish_weights as publish_weights
 from plumbline.data.datasets.publish import verify_dataset as verify_dataset
 from plumbline.data.datasets.publish import weights_key as weights_key

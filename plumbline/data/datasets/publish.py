@@ -124,9 +124,13 @@ def weights_key(sha256: str) -> str:
 
 def publish_weights(path: Path, store: Store, sha256: str) -> bool:
     """Upload initial weights to `store`; return whether anything was written."""
+    return publish_file(path, store, weights_key(sha256), sha256)
+
+
+def publish_file(path: Path, store: Store, key: str, sha256: str) -> bool:
+    """Upload a file to an object that is named by its digest; return whether anything was written."""
     if digest_file(path) != sha256:
         raise CorruptDataError("does not match its digest", where=str(path))
-    key = weights_key(sha256)
     try:
         if store.stat(key).size == path.stat().st_size:
             return False

@@ -14,6 +14,7 @@ from plumbline.data.datasets.hub import quiet_hub, reachable_commit
 from plumbline.data.datasets.publish import weights_key
 from plumbline.data.datasets.tokenizer import read_tokenizer, tokenizer_file
 from plumbline.schema.base import first_problem
+from plumbline.schema.command import CommandWorkload
 from plumbline.schema.digest import digest_bytes, digest_file
 from plumbline.schema.errors import ConfigurationError, InvalidInputError, UnavailableError
 from plumbline.schema.manifest import Manifest
@@ -174,7 +175,11 @@ def workload_named(suite: Suite | Workloads, name: str, where: str = "") -> Work
     if name not in suite.workloads:
         hint = suggest_or_list(name, list(suite.workloads))
         raise ConfigurationError(f"the workload {name!r} does not exist", where=where, hint=hint)
-    return suite.workloads[name]
+    workload = suite.workloads[name]
+    if isinstance(workload, CommandWorkload):
+        hint = "name a workload that has a model"
+        raise ConfigurationError(f"the workload {name!r} is a command", where=where, key="command", hint=hint)
+    return workload
 
 
 def architecture(workload: Workload, manifest: Manifest) -> dict[str, Any]:
@@ -221,7 +226,11 @@ def dataset_source(suite: Suite | Workloads, name: str, where: str = "") -> Data
         hint = known or f"add [datasets.{name}], or give --data FOLDER"
         raise ConfigurationError("the dataset has no source", where=where, key=f"datasets.{name}", hint=hint)
     source = suite.datasets[name]
-    users = {key: workload.model for key, workload in suite.workloads.items() if workload.data == name}
+    users = {
+        key: workload.model
+        for key, workload in suite.workloads.items()
+        if isinstance(workload, Workload) and workload.data == name
+    }
     folders = {key: checkpoint_folder(model, SIZES) for key, model in users.items()}
     brought = {key: folder for key, folder in folders.items() if folder is not None}
     if source.tokenizer is not None or not brought:

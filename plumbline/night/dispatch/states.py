@@ -12,11 +12,11 @@ from pydantic import Field
 
 from plumbline import __version__
 from plumbline.schema.base import Label, Model, Name
+from plumbline.schema.captured import Spec
 from plumbline.schema.digest import bounded_name
 from plumbline.schema.experiment import AbOrder
 from plumbline.schema.fingerprint import Expected
 from plumbline.schema.record import RunRecord
-from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite_file import StoreUrl
 
 
@@ -186,7 +186,7 @@ class TrainingOrder(Model):
     attempt: int = Field(default=0, ge=0)
     nonce: str = Field(default="", max_length=128)
     """Secret value of this round, copied to the record, which proves that the record answers this order."""
-    spec: RunSpec
+    spec: Spec
     expected: Expected = Expected()
     experiment_id: Name | None = None
     ab: AbOrder | None = None

@@ -52,7 +52,7 @@ def examine_stores(suite: Suite, state: Path) -> Iterator[CheckResult]:
     yield examine_disk("this machine's disk", state)
     visits = [Visit("central store", suite.store, "write, replace and read")]
     for name, platform in suite.platforms.items():
-        datasets = sorted({workload.data for workload in suite.workloads_of(name).values()})
+        datasets = sorted({workload.data for workload in suite.workloads_of(name).values() if workload.data})
         visits += [Visit(f"{name}: data", platform.data, "read", dataset) for dataset in datasets]
         visits.append(Visit(f"{name}: outbox", platform.outbox, "write and read"))
     key = f"doctor/{secrets.token_hex(8)}"  # one for all: where it is there already, two URLs are one place

@@ -11,9 +11,9 @@ from plumbline.night.central import CentralStore
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.plan import Round
 from plumbline.records import LoadedRecord, limit_memory
+from plumbline.schema.captured import Spec
 from plumbline.schema.errors import CorruptDataError, InvalidInputError
 from plumbline.schema.fact import Statement, fact, joined
-from plumbline.schema.spec import RunSpec
 from plumbline.schema.verdict import PlatformResult
 
 _MORE_LOOKS = 2
@@ -44,7 +44,7 @@ def read_baselines(
     return baselines, unreadable
 
 
-def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
+def _current_again(central: CentralStore, spec: Spec, platform: str, into: Path) -> LoadedRecord | None:
     """Return the current baseline's record, retrying damaged downloads."""
     for _ in range(_MORE_LOOKS):
         try:
@@ -54,7 +54,7 @@ def _current_again(central: CentralStore, spec: RunSpec, platform: str, into: Pa
     return _current(central, spec, platform, into)
 
 
-def _current(central: CentralStore, spec: RunSpec, platform: str, into: Path) -> LoadedRecord | None:
+def _current(central: CentralStore, spec: Spec, platform: str, into: Path) -> LoadedRecord | None:
     baseline = BaselineBook(central).read(spec.digest, platform)
     if baseline is None or baseline.current is None:
         return None

@@ -15,9 +15,11 @@ from pydantic import Field
 
 from plumbline.night.central import CentralStore, round_key, secret_key
 from plumbline.schema.base import Model, read_model
+from plumbline.schema.captured import AnySpecFile, CapturedSpec, read_any_spec
+from plumbline.schema.command import CommandWorkload
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.errors import ConfigurationError, InvalidInputError, SupersededError
-from plumbline.schema.spec import RunSpec, SpecFile
+from plumbline.schema.spec import RunSpec
 from plumbline.schema.suite import Suite
 
 _CLAIM_NAME = "controller"
@@ -83,13 +85,13 @@ def _spec_key(suite: Suite, workload: str) -> str:
     return f"specs/{suite.name}/{workload}.json"
 
 
-def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec]) -> None:
+def write_specs(central: CentralStore, suite: Suite, specs: Mapping[str, RunSpec | CapturedSpec]) -> None:
     """Store the specs for later rounds. Idempotent."""
     for workload, spec in specs.items():
-        central.put_text(_spec_key(suite, workload), SpecFile(digest=spec.digest, spec=spec).model_dump_json())
+        central.put_text(_spec_key(suite, workload), AnySpecFile(digest=spec.digest, spec=spec).model_dump_json())
 
 
-def round_specs(central: CentralStore, suite: Suite, round_id: str) -> dict[str, RunSpec]:
+def round_specs(central: CentralStore, suite: Suite, round_id: str) -> dict[str, RunSpec | CapturedSpec]:
     """Return the specs that the round's first start has read, even if others were published since.
 
     A round that is started again with a different suite reads the published ones. Raises if missing or outdated.
@@ -99,23 +101,25 @@ def round_specs(central: CentralStore, suite: Suite, round_id: str) -> dict[str,
         return {workload: _read_spec(central, suite, workload, key) for workload, key in kept.items()}
     specs = {workload: _read_spec(central, suite, workload, _spec_key(suite, workload)) for workload in kept}
     for workload, spec in specs.items():
-        central.put_text(kept[workload], SpecFile(digest=spec.digest, spec=spec).model_dump_json())
+        central.put_text(kept[workload], AnySpecFile(digest=spec.digest, spec=spec).model_dump_json())
     return specs
 
 
-def _read_spec(central: CentralStore, suite: Suite, workload: str, key: str) -> RunSpec:
+def _read_spec(central: CentralStore, suite: Suite, workload: str, key: str) -> RunSpec | CapturedSpec:
     data = central.read_document(key)
     if data is None:
         hint = "publish data and specs with `plumbline deploy SUITE --publish`"
         raise ConfigurationError("no spec was published yet", where=central.store.url, key=key, hint=hint)
-    file = read_model(SpecFile, data, where=f"{central.store.url}/{key}")
-    if file.spec.digest != file.digest:
-        raise InvalidInputError("is not the digest of its content", where=central.store.url, key=key)
-    asked = suite.workloads[workload]
-    same = ("seed", "batch_size", "task", "optimizer", "schedule", "probe", "speed", "learn")
-    changed = [name for name in same if getattr(file.spec, name) != getattr(asked, name)]
+    spec, asked = read_any_spec(data, where=f"{central.store.url}/{key}"), suite.workloads[workload]
+    same: tuple[str, ...] = ("seed", "batch_size", "task", "optimizer", "schedule", "probe", "speed", "learn")
+    if isinstance(asked, CommandWorkload):
+        same = ("seed", "steps", "command")
+    missing = object()
+    changed = [name for name in same if getattr(spec, name, missing) != getattr(asked, name)]
+    if isinstance(asked, CommandWorkload) and getattr(spec, "files", {}).keys() != asked.files.keys():
+        changed.append("files")
     if changed:
         hint = "publish the new spec with `plumbline deploy SUITE --publish`"
         text = f"the suite differs from the published spec: {', '.join(changed)}"
         raise ConfigurationError(text, where=central.store.url, key=key, hint=hint)
-    return file.spec
+    return spec

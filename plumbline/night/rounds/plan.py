@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from plumbline.night.dispatch import Job, TrainingOrder, job_key, record_id
 from plumbline.schema.base import Name
+from plumbline.schema.captured import CapturedSpec
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.experiment import AbOrder
@@ -81,7 +82,7 @@ class Round:
 
     id: str
     suite: Suite
-    specs: Mapping[str, RunSpec]
+    specs: Mapping[str, RunSpec | CapturedSpec]
     secret: str = ""
     """Secret of the round's controllers, from which the orders' nonces derive."""
 
@@ -90,7 +91,7 @@ class Round:
         """Return the date in the round's name."""
         return night_of(self.id)
 
-    def specs_of(self, platform: str) -> dict[str, RunSpec]:
+    def specs_of(self, platform: str) -> dict[str, RunSpec | CapturedSpec]:
         """Return the specs of the workloads that train on a platform."""
         chosen = self.suite.workloads_of(platform)
         return {workload: spec for workload, spec in self.specs.items() if workload in chosen}

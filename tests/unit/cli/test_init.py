@@ -19,6 +19,8 @@ from plumbline.cli.main import main
 from plumbline.local.rehearsal import rehearsal, to_toml
 from plumbline.local.stack import is_local
 from plumbline.night.doctor import examine_recipients
+from plumbline.schema.command import CommandWorkload
+from plumbline.schema.errors import ExitCode
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
 from plumbline.schema.verdict import CauseCode, Outcome
@@ -80,6 +82,21 @@ OUTPUTS = {
         },
     },
 }  # fmt: skip
+
+
+def test_a_command_trains_instead_of_a_bert_with_the_files_that_it_names(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train.py", "config.yaml"):
+        (folder / name).write_text("x")
+    words = "python train.py --steps 200 --config other.yaml"
+    assert main(["init", "--command", words, "--file", "config.yaml"]) == ExitCode.PASS
+    suite = read_suite(folder / "suite.toml")
+    mine = suite.workloads["mine"]
+    assert isinstance(mine, CommandWorkload)
+    assert (mine.command, list(mine.files)) == (words, ["train.py", "config.yaml"])
+    assert not suite.datasets
+    assert words in capsys.readouterr().out
 
 
 def test_the_outputs_of_the_modules_become_platforms(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +168,11 @@ def test_an_existing_suite_is_not_replaced(folder: Path, capsys: pytest.CaptureF
         (["--text-column", "body"], "--text-column: needs --data"),
         (["--label-column", "stars"], "--label-column: needs --data"),
         (["--timezone", "Europe/Berlin"], "--timezone: needs --cron"),
+        (["--file", "rows.csv"], "--file: needs --command"),
+        (["--command", "python train.py", "--model", "tiny"], "--model: a command has its own model"),
+        (["--command", "python 'train.py"], "--command: cannot be split into words"),
+        (["--command", "python", "--file", "gone.py"], "no such file: 'gone.py'"),
+        (["--command", "python", "--file", "../rows.csv"], "workloads.mine.files"),
     ],
 )
 def test_a_wrong_choice_is_one_line_and_leaves_no_file(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.environments import launch
+from plumbline.environments import launch, output
 from plumbline.environments.control_groups import memory_kills, memory_limit
 from plumbline.environments.launch import run_training, trainer_environment
 from plumbline.schema.errors import ConfigurationError, ExitCode
@@ -52,7 +52,7 @@ def test_a_killed_training_ends_with_one_line_and_invalid_only_if_the_kernel_had
     group = "v2/pod/memory.events"
     process = tree(tmp_path, "0::/pod\n", V2, {group: "oom_kill 0\n", "v2/pod/memory.max": "2147483648\n"})
     monkeypatch.setattr(launch, "memory_kills", partial(memory_kills, process))
-    monkeypatch.setattr(launch, "memory_limit", partial(memory_limit, process))
+    monkeypatch.setattr(output, "memory_limit", partial(memory_limit, process))
     python = tmp_path / "python"
     python.write_text(KILLED)
     python.chmod(0o755)

@@ -36,9 +36,9 @@ def test_a_tokenizer_that_was_trained_again_in_place_is_used(tmp_path):
         (folder / "tokenizer.json").write_bytes(next(trained.rglob("tokenizer*.json")).read_bytes())
         suite = suite_of(tmp_path, tokenizer=str(tokenizer))
         said = []
-        _, manifest = prepared._dataset(suite, suite.workloads["w"], tmp_path / "built", said.append)
+        _, manifest = prepared._dataset(suite, suite.workloads["w"].data, tmp_path / "built", said.append)
         sizes.append(manifest.vocab_size)
-        assert prepared._dataset(suite, suite.workloads["w"], tmp_path / "built", said.append)[1] == manifest
+        assert prepared._dataset(suite, suite.workloads["w"].data, tmp_path / "built", said.append)[1] == manifest
         assert said == ["building the dataset r"]
     assert sizes[0] == sizes[2] < sizes[1]
 
