@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from plumbline.report.sentences import (
@@ -78,16 +78,31 @@ def comparison_table(
     title = f"{name} {beside}, {clean(candidate.record.spec.workload, 63)}"
     _head(console, judgement.verdict, title, {name: result})
     _explain(console, name, result)
+    for line in _grounds(judgement):
+        _line(console, line)
+    return _text(page)
+
+
+def judgement_lines(judgement: Judgement) -> list[str]:
+    """Return a judgement as lines without a table: its place and first cause, then the lines of `comparison_table`."""
+    causes = [f"{cause.code} ({cause.sure}): {clean(cause.why)}" for cause in judgement.causes]
+    result = PlatformResult(**judgement.model_dump())
+    at = f"{place(judgement.first_divergence)}: " if judgement.first_divergence else ""
+    head = f"{judgement.verdict}: {at}{causes[0] if causes else clean(_words(result))}"
+    return [head, *(f"cause: {line}" for line in causes[1:]), *_grounds(judgement)]
+
+
+def _grounds(judgement: Judgement) -> Iterator[str]:
+    """Yield what causes rest on, all checks and all notes, a line each."""
     for cause in judgement.causes:
         for line in (*cause.evidence, *(f"suspect {name}" for name in cause.suspects), *cause.tried):
-            _line(console, f"  {clean(line)}")
-    _line(console, "")
+            yield f"  {clean(line)}"
+    yield ""
     for finding in sorted(judgement.findings, key=lambda finding: finding.outcome == "pass"):
         detail = f": {clean(finding.detail)}" if finding.detail else ""
-        _line(console, f"{SYMBOLS[finding.outcome]} {_measured(finding, with_source=False)}{detail}")
+        yield f"{SYMBOLS[finding.outcome]} {_measured(finding, with_source=False)}{detail}"
     for note in judgement.notes:
-        _line(console, f"note: {clean(note_line(note))}")
-    return _text(page)
+        yield f"note: {clean(note_line(note))}"
 
 
 def _console(*, colour: bool) -> tuple[io.StringIO, Console]:
