@@ -29,6 +29,7 @@ from types import ModuleType
 from plumbline import __version__, cli
 from plumbline.cli.completion import SHELLS, PrintCompletion
 from plumbline.cli.options import QUIET, say, summary
+from plumbline.data.file_lock import can_lock
 from plumbline.local.signals import terminations_interrupt
 from plumbline.schema.errors import WRONG_PATH, ConfigurationError, ExitCode, PlumblineError
 from plumbline.schema.extras import is_optional, missing_package, resource
@@ -38,6 +39,8 @@ _ENTRY_POINTS = "plumbline.commands"
 _PAGE = re.compile(r"(?<!\S)docs/[\w/-]+\.md")
 _ANYWHERE = ("--debug", "--quiet", "--verbose")
 """Options of all commands, which may stand before or after the command."""
+_READERS = ("compare", "explain", "history", "report")
+"""Commands that read given records, and need nothing of a system: the others lock files, start processes, train."""
 
 
 def _commands() -> dict[str, tuple[str, str]]:
@@ -174,6 +177,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         near = get_close_matches(asked, commands, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "`plumbline --help` lists the commands"
         raise ConfigurationError("no such command", where=asked, hint=hint)
+    if asked in commands and asked not in _READERS and not can_lock():
+        raise ConfigurationError("needs Linux or macOS", where=asked, hint="on Windows: WSL 2")
     if asked in commands:
         return build_parser([import_module(commands[asked][0])])
     return build_parser([], listed={name: doc for name, (_, doc) in commands.items() if doc})

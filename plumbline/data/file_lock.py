@@ -23,7 +23,7 @@ _FCNTL = _locks()
 def lock(file: IO[bytes] | IO[str] | int, *, shared: bool = False, wait: bool = True) -> None:
     """Lock an open file; raise `BlockingIOError` if locked elsewhere, `ConfigurationError` on Windows."""
     if _FCNTL is None:
-        raise ConfigurationError("locking a file needs Linux", hint="on Windows: WSL 2")
+        raise ConfigurationError("locking a file needs Linux or macOS", hint="on Windows: WSL 2")
     _FCNTL.flock(file, (_FCNTL.LOCK_SH if shared else _FCNTL.LOCK_EX) | (0 if wait else _FCNTL.LOCK_NB))
 
 

@@ -45,7 +45,8 @@ _MACHINES = ("x86_64", "aarch64", "arm64", "ppc64le", "s390x", "riscv64", "armv7
 _AGAIN = "install it again, for this machine"
 _CODE = Path(__file__).parents[1]
 _CHECK_SECONDS = 60.0
-_CRASHES = tuple(-number for number in (signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGABRT, signal.SIGFPE))
+_CRASHES = tuple(-signal.Signals[name] for name in ("SIGBUS", "SIGSEGV", "SIGILL", "SIGABRT", "SIGFPE")
+                 if name in signal.Signals.__members__)  # fmt: skip
 _ASK = """
 import json, platform, sys
 found = {"python": "%d.%d.%d" % sys.version_info[:3], "machine": platform.machine(), "prefix": sys.prefix}

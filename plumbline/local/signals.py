@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TERMINATIONS = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+"""Windows has no SIGHUP."""
 
 
 @contextmanager
@@ -16,7 +17,7 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_TERMINATIONS)}
     try:
         yield
     finally:
@@ -34,7 +35,7 @@ def terminations_interrupt() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    heeded = [number for number in _TERMINATIONS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield

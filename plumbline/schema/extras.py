@@ -25,10 +25,15 @@ _PACKAGES = {
     "requests": "google-auth", "yaml": "pyyaml",
 }  # fmt: skip
 """Package of each module that has a different name, or that comes with a package."""
+_LINKS = {"plumbline.flows": "plumbline/flows", "plumbline.tasks": "plumbline/tasks"}
+"""Links of a checkout: Windows, and a disk without links, make text files of them."""
 
 
 def missing_package(error: ImportError) -> ConfigurationError | None:
     """Return a one-line error for a missing or unfit package, else `None`."""
+    if error.name in _LINKS:
+        hint = "install the wheel; in a checkout: git config core.symlinks true, then check out again"
+        return ConfigurationError("is a link that this checkout lost", where=_LINKS[error.name], hint=hint)
     package = _package(error)
     extras = _extras().get(package)
     if extras is None:
@@ -43,7 +48,7 @@ def missing_package(error: ImportError) -> ConfigurationError | None:
 def is_optional(error: ImportError) -> bool:
     """Return whether a missing package is optional."""
     extras = _extras().get(_package(error))
-    return extras is not None and "" not in extras
+    return error.name in _LINKS or (extras is not None and "" not in extras)
 
 
 def _package(error: ImportError) -> str:

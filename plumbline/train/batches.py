@@ -124,7 +124,9 @@ def _waited(batches: Iterator[Batch], num_workers: int) -> Iterator[Batch]:
 
 
 def _shared_memory_hint() -> str:
-    room = shutil.disk_usage(_SHARED).total >> 20 if _SHARED.is_dir() else 0
+    if not _SHARED.is_dir():
+        return "0 needs no other process: macOS ends a forked one that calls its own libraries"
+    room = shutil.disk_usage(_SHARED).total >> 20
     return f"batches travel through {_SHARED}, which has {room} MiB here: enlarge it (docker run --shm-size=2g)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from plumbline.environments.control_groups import QuotaUse
-from plumbline.train.machine import sampler
+from plumbline.train import batches
+from plumbline.train.machine import fingerprint, sampler
 from plumbline.train.machine.sampler import Sampler
 
 
@@ -181,3 +183,39 @@ def test_time_held_back_is_a_share_of_what_the_training_asked_for(monkeypatch: p
     assert (reading["cgroup_throttled"], reading["cpu_quota"]) == (pytest.approx(0.5), 2.0)
     unknown = sampled.read()
     assert (unknown["cgroup_throttled"], unknown["cpu_quota"]) == (None, None)
+
+
+WITHOUT_PROC = 'mount -t tmpfs none /proc && mount -t tmpfs none /sys && exec $0 -c "$1"'
+READINGS = """
+import json
+from plumbline.environments.control_groups import memory_kills, memory_limit
+from plumbline.train.machine.sampler import Host
+from plumbline.train.speed import _peak_host_memory
+print(json.dumps({**Host().read(), "peak": _peak_host_memory(), "kills": memory_kills(), "limit": memory_limit()}))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.mount
+def test_a_reading_that_a_system_does_not_have_is_unknown_and_never_zero() -> None:
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", WITHOUT_PROC, sys.executable, READINGS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    readings = json.loads(done.stdout)
+    known = {name for name, value in readings.items() if value is not None}
+    assert (len(readings), known) == (16, {"load", "major_faults"})  # which macOS counts, too
+
+
+def test_a_mac_s_processor_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sysctl").write_text('#!/bin/sh\n[ "$*" = "-n machdep.cpu.brand_string" ] && echo "Apple M2 Pro"\n')
+    (tmp_path / "sysctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fingerprint, "Path", lambda path: tmp_path / path.lstrip("/"))
+    assert fingerprint._cpu_model() == "Apple M2 Pro"
+    (tmp_path / "sysctl").write_text("#!/bin/sh\nexit 1\n")
+    assert fingerprint._cpu_model()
+
+
+def test_shared_memory_that_does_not_exist_is_not_called_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_SHARED", tmp_path / "none")
+    assert "MiB" not in batches._shared_memory_hint()

@@ -8,8 +8,11 @@ import os
 import platform
 import re
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -37,6 +40,10 @@ def _cpu_model() -> str:
                 return line.partition(":")[2].strip()
     except OSError:
         pass
+    if sys.platform == "darwin":  # where Python names the architecture alone, of every machine the same
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        with suppress(OSError, subprocess.SubprocessError):
+            return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     return platform.processor() or platform.machine()
 
 
