@@ -14,7 +14,7 @@ OTHER_PYTHON := $(if $(filter-out file,$(origin PYTHON)),$(filter-out $(shell $(
 TORCH_INSTALLED := $(shell cat .venv/torch-build 2>/dev/null)
 AZURITE := infra/local/azurite/node_modules/.installed
 SUITE ?= deployments/suites/local.toml
-CODE := plumbline flows tasks tests bench drills infra/docs infra/check
+CODE := plumbline flows tasks tests bench drills infra/docs infra/check infra/release
 # Bytecode is kept even where the machine says not to: without it every process compiles torch and Prefect anew.
 export PYTHONDONTWRITEBYTECODE :=
 # The rounds begin first, as they wait most of their time for servers and children, and the longest of each folder.
@@ -23,7 +23,7 @@ TESTS := $(LEADING) $(filter-out $(LEADING),$(wildcard tests/e2e/test_*.py tests
 	$(filter-out tests/e2e tests/flows tests/faults tests/train,$(filter-out tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: mlflow-server run test test-all unit check lint format versions lowest upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock docs clean azurite browser FORCE
+.PHONY: mlflow-server run test test-all unit check lint format versions lowest upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock release docs clean azurite browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -129,6 +129,11 @@ upgrade-bench: $(INSTALLED)
 drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m drills $(DRILL)
 	$(BIN)/python -m drills.alerts
+
+# Wheel, sdist, SBOM and SHA256SUMS of a tag in dist/, the same bytes from every clone. TAG: the checked out commit's;
+# REPOSITORY: the address that the index shows, of the remote `origin` unless given.
+release: $(INSTALLED)
+	$(BIN)/python infra/release $(TAG) $(addprefix --repository ,$(REPOSITORY)) $(addprefix --out ,$(OUT))
 
 lock: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 uv==0.13.9

@@ -120,7 +120,7 @@ def read_record(folder: Path, *, verify: bool = True) -> RunRecord:
 
 
 def parse_record(source: bytes | Path, *, where: str = "") -> RunRecord:
-    """Parse an untrusted record, also from another minor version.
+    """Parse an untrusted record, also of a different release.
 
     An unknown key of its spec is refused: the training may have been a different one.
     """

@@ -1,4 +1,4 @@
-"""Compatibility between product versions: refuse messages, or ignore unknown keys."""
+"""Compatibility between product versions: refuse messages, or ignore unknown keys (ADR 0044)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_any_version(
     where: str = "",
     max_bytes: int = 64 << 20,
 ) -> M:
-    """Parse like `read_model`, ignoring unknown keys of a different minor version.
+    """Parse like `read_model`, ignoring unknown keys of a different release of the same major version.
 
     `version_at` is the dotted key of the version. Below the top-level keys `exact`, every key must be known.
     """
@@ -40,13 +40,14 @@ def read_any_version(
         # Any other error, such as a duplicate key or too many values, is none of versions.
         content = _parse(source) if isinstance(error.__cause__, ValidationError) else None
         theirs = _version(content, version_at)
-        if _minor(theirs) in (_NO_VERSION, _minor(__version__)):
+        if _minor(theirs) == _NO_VERSION or theirs == __version__:
             raise
         is_readable = _minor(theirs)[0] == _minor(__version__)[0]
         if is_readable and (read := _read_known(kind, content, exact)) is not None:
             return read
         text = f"{error.what}: written by plumbline {theirs[:40]}, here is {__version__}"
-        hint = "update plumbline here" if _minor(theirs) > _minor(__version__) else "write it again with this version"
+        is_newer = _numbers(theirs) > _numbers(__version__)
+        hint = "update plumbline here" if is_newer else "write it again with this version"
         raise InvalidInputError(text, where=error.where, key=error.key, hint=hint) from error
 
 
@@ -54,6 +55,11 @@ def _minor(version: str) -> tuple[int, ...]:
     """Parse a version to (major, minor)."""
     match = re.match(r"(\d{1,9})\.(\d{1,9})", version)
     return (int(match[1]), int(match[2])) if match else _NO_VERSION
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return all numbers of a version, of which the first three order releases."""
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version[:40]))
 
 
 def _parse(source: bytes | Path) -> Any:
