@@ -1,4 +1,4 @@
-"""Compatibility between product versions: refuse messages, or ignore unknown keys (ADR 0044)."""
+"""Compatibility between product versions: refuse messages, or ignore unknown keys."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def test_a_malformed_order_is_one_line(content: dict[str, Any]) -> None:
         validate_order(TrainingOrder, order(content, unheard=1, version=__version__))
 
 
-@pytest.mark.parametrize("version", ["0.2.0", "0.0.9"])
-def test_a_record_of_a_different_minor_version_is_read(content: dict[str, Any], version: str) -> None:
+@pytest.mark.parametrize("version", ["0.2.0", "0.1.1", "0.0.9"])
+def test_a_record_of_a_different_release_is_read(content: dict[str, Any], version: str) -> None:
     content["unheard"] = {"a": [1]}
     content["evidence"]["unheard"] = 1
     content["fingerprint"]["cpu"]["unheard"] = "x"
@@ -73,7 +73,13 @@ def test_a_record_of_a_different_minor_version_is_read(content: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("version", "hint"), [("1.0.0", "update plumbline here"), ("0.2.0", "update plumbline here"), ("0.0.9", "write it")]
+    ("version", "hint"),
+    [
+        ("1.0.0", "update plumbline here"),
+        ("0.2.0", "update plumbline here"),
+        ("0.1.1", "update plumbline here"),
+        ("0.0.9", "write it"),
+    ],  # fmt: skip
 )
 def test_a_record_that_cannot_be_read_across_versions_names_both(
     content: dict[str, Any], version: str, hint: str
