@@ -78,6 +78,12 @@ def _second_user() -> bool:
     return bool(shutil.which("setpriv")) and not subprocess.run(command, cwd="/", check=False).returncode
 
 
+def _index() -> bool:
+    wanted = ["--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--retries=0", "--timeout=5", "packaging"]
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *wanted]
+    return not subprocess.run(command, capture_output=True, check=False).returncode
+
+
 NEEDS = {
     "accelerate": (lambda: find_spec("accelerate") is not None, "accelerate, which Hugging Face's Trainer imports"),
     "azurite": (AZURITE.is_file, "Azurite, which `make` installs from npm's registry"),
@@ -87,6 +93,7 @@ NEEDS = {
     "engine": (_engine, "terraform or tofu, and the tools of `make infra-check`"),
     "git": (_program("git"), "git on the path"),
     "gpu": (_gpu, "an NVIDIA GPU"),
+    "index": (_index, "a package index that pip reaches"),
     "lightning": (lambda: find_spec("lightning") is not None, "lightning, whose loops a callback records"),
     "mlflow_server": (MLFLOW_SERVER.is_file, "MLflow's tracking server (`make mlflow-server` installs it)"),
     "mount": (_mount, "permission to mount a small file system (unshare --map-root-user --mount)"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
-import venv
 from importlib import metadata
 from pathlib import Path
 
@@ -17,57 +15,15 @@ import pytest
 from plumbline.data.datasets import build_dataset, publish, read_manifest
 from plumbline.data.stores import open_store
 from plumbline.schema.suite import DatasetSource, read_suite
+from tests.own_wheel import build_wheel, environment, packages
 from tests.unit.infra.documented_commands import ROOT
-from tests.unit.infra.oldest_pip import pip_environment
 
 pytestmark = pytest.mark.long
-
-SOURCES = (
-    "pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "docs", "infra", "locks",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel, built from the files that it needs."""
-    folder = tmp_path_factory.mktemp("wheel")
-    (folder / "source").mkdir()
-    for name in SOURCES:
-        copy = shutil.copy2 if (ROOT / name).is_file() else shutil.copytree
-        ignored = (
-            {}
-            if (ROOT / name).is_file()
-            else {"symlinks": True, "ignore": shutil.ignore_patterns("node_modules", "__pycache__")}
-        )
-        copy(ROOT / name, folder / "source" / name, **ignored)
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    build = [
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir",
-        str(folder),
-        str(folder / "source"),
-    ]
-    subprocess.run([*pip, *build], env=pip_environment(), check=True, timeout=120, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    shutil.rmtree(folder / "source")
-    return built
-
-
-def environment(folder: Path, wheel: Path) -> Path:
-    """Return a new environment with the wheel alone, and its folder of packages."""
-    venv.create(folder)
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    install = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run([*pip, *install], env=pip_environment(), check=True, timeout=120)
-    return folder
-
-
-def packages(installed: Path) -> Path:
-    (folder,) = installed.glob("lib/python*/site-packages")
-    return folder
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

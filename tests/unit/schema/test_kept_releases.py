@@ -79,8 +79,8 @@ def later(tmp_path: Path) -> Path:
         ("record.py", "    started_at: Moment\n", '    started_at: Moment\n    weather: Label = "unknown"\n'),
         # Deprecated: still read, with a default, and written no more by the trainer.
         ("record.py", "    fingerprint: Fingerprint\n", "    fingerprint: Fingerprint = Field(deprecated=True)\n"),
-        ("record.py", "    part: Label = \"\"\n    step: Step | None = None\n", "    step: Step | None = None\n"),
-        ("fingerprint.py", "    hostname: Label\n", "    hostname: Label\n    rack: Label = \"\"\n"),
+        ("record.py", '    part: Label = ""\n    step: Step | None = None\n', "    step: Step | None = None\n"),
+        ("fingerprint.py", "    hostname: Label\n", '    hostname: Label\n    rack: Label = ""\n'),
     ):  # fmt: skip
         path = package / "schema" / name
         text = path.read_text("utf-8")

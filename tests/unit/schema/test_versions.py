@@ -79,7 +79,7 @@ def test_a_record_of_a_different_release_is_read(content: dict[str, Any], versio
         ("0.2.0", "update plumbline here"),
         ("0.1.1", "update plumbline here"),
         ("0.0.9", "write it"),
-    ],  # fmt: skip
+    ],
 )
 def test_a_record_that_cannot_be_read_across_versions_names_both(
     content: dict[str, Any], version: str, hint: str

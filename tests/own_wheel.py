@@ -1,0 +1,69 @@
+"""This project's wheel, and environments with it that see no checkout."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from tests.unit.infra.documented_commands import ROOT
+from tests.unit.infra.oldest_pip import pip_environment
+
+__all__ = ["build_wheel", "environment", "packages", "packages_here"]
+
+SOURCES = (
+    "pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "docs", "infra", "locks",
+)  # fmt: skip
+
+
+def build_wheel(folder: Path) -> Path:
+    """Return the wheel, built in `folder` from the files that it needs."""
+    (folder / "source").mkdir()
+    for name in SOURCES:
+        copy = shutil.copy2 if (ROOT / name).is_file() else shutil.copytree
+        ignored = (
+            {}
+            if (ROOT / name).is_file()
+            else {"symlinks": True, "ignore": shutil.ignore_patterns("node_modules", "__pycache__")}
+        )
+        copy(ROOT / name, folder / "source" / name, **ignored)
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    build = [
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        str(folder),
+        str(folder / "source"),
+    ]
+    subprocess.run([*pip, *build], env=pip_environment(), check=True, timeout=120, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    shutil.rmtree(folder / "source")
+    return built
+
+
+def environment(folder: Path, wheel: Path) -> Path:
+    """Return a new environment with the wheel alone, and its folder of packages."""
+    venv.create(folder)
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    install = ["--python", str(folder / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([*pip, *install], env=pip_environment(), check=True, timeout=120)
+    return folder
+
+
+def packages(installed: Path) -> Path:
+    (folder,) = installed.glob("lib/python*/site-packages")
+    return folder
+
+
+def packages_here(folder: Path) -> Path:
+    """Return a folder of links to this environment's packages, without this project's."""
+    folder.mkdir()
+    for site in (Path(path) for path in sys.path if path.endswith("site-packages")):
+        for path in site.iterdir():
+            if not path.name.startswith(("plumbline", "__editable__", "pip")) and path.suffix != ".pth":
+                (folder / path.name).symlink_to(path)
+    return folder
