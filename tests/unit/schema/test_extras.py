@@ -77,7 +77,8 @@ def test_all_missing_packages_of_a_command_are_named_at_once(tmp_path: Path) -> 
     arguments = ["train", "--selfcheck"]
     done = run_without("(torch|transformers)", tmp_path, COMMAND, *arguments)
     assert done.stderr == (
-        "plumbline: torch, transformers: are not installed (hint: pip install '.[trainer]' in the clone, or 'WHEEL[trainer]')\n"
+        "plumbline: torch, transformers: are not installed "
+        "(hint: pip install '.[trainer]' in the clone, or 'WHEEL[trainer]')\n"
     )
     assert done.returncode == 2
 
