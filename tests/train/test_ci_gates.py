@@ -60,6 +60,7 @@ class Team:
         own = {
             "HOME": str(self.folder / "home"), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "LANG": "C.UTF-8",
             "PYTHONPATH": str(self.packages), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1",
+            "PIP_CONFIG_FILE": os.devnull,
         }  # fmt: skip
         return subprocess.run(
             [*shell, str(path)], cwd=self.repository, env={**own, **self.environment, **more},
