@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 from plumbline.data.datasets import build_dataset, publish, read_manifest
 from plumbline.data.stores import open_store
@@ -88,3 +89,8 @@ def test_the_wheel_without_extras_lists_the_commands_that_it_can_run(tmp_path: P
     commands = set(re.findall(r"^    ([a-z]+) ", shown, re.MULTILINE))
     assert "compare" in commands
     assert not commands & {"run", "deploy"}
+    # pre-commit installs the package without extras, and calls the entry with the team's arguments.
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text("utf-8"))
+    rows = (ROOT / "examples" / "speed.csv").read_text("utf-8").splitlines()
+    (tmp_path / "speed.csv").write_text("\n".join(rows[:25]) + "\n", encoding="utf-8")
+    assert "pass (judged without reruns" in call(installed, tmp_path, *hook["entry"].split(), "speed.csv")
