@@ -212,14 +212,14 @@ def jenkins() -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("ci", [gitlab, jenkins], ids=lambda ci: ci.__name__)
-@pytest.mark.parametrize("outcome", ["pass", "inconclusive"])  # the drift is the Action's, by the same command
+@pytest.mark.parametrize("outcome", ["equal", "inconclusive"])  # what trains is the Action's, by the same command
 def test_a_template_s_script_ends_with_the_gate_s_exit_code(team: Team, ci: Any, outcome: str) -> None:
     script, variables = ci()
-    versions, where, code, words = LOCKS[outcome]
+    versions, where, code, words = LOCKS.get(outcome, ({"words": "1.0", "idle": "1.0"}, "", 0, "pass"))
     (team.repository / "requirements.txt").write_text(team.lock(**versions), "utf-8")
     subprocess.run(
         ["git", "-c", "user.name=Team", "-c", "user.email=team@example.org", "-C", str(team.repository), "commit",
-         "--quiet", "--all", "--message=change"], check=True,
+         "--quiet", "--allow-empty", "--all", "--message=change"], check=True,
     )  # fmt: skip
     image = team.folder / "image"  # a container's own Python
     subprocess.run([str(team.folder / "bin" / "python"), "-m", "venv", str(image)], check=True)
