@@ -74,7 +74,7 @@ GROUPS = {
                 ("plumbline/night/rounds",),
                 (
                     *_files("tests/unit/judge/test_", "canary consensus learning_causes withheld wrong_reference"),
-                    "tests/unit/report/test_cli.py", "tests/unit/night/rounds",
+                    "tests/unit/report/test_cli.py", "tests/unit/report/test_site.py", "tests/unit/night/rounds",
                 ),
             ),
             Part(

@@ -134,9 +134,8 @@ def uneven(rank: int) -> Loop:
 SHAPES = {each.__name__: each for each in (gathered, parallel, stages, uneven)}
 
 
-def main(name: str, folder: str | None) -> None:
+def train(name: str, folder: str | None) -> None:
     """Train, with a record if a folder is given; print the digest of each process's state and generator."""
-    dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(3)
     model, optimizer, loop = SHAPES[name](rank)
@@ -150,11 +149,11 @@ def main(name: str, folder: str | None) -> None:
     dist.all_gather_object(found, digest_tensors(state))
     if not rank:
         sys.stdout.write(f"{found[0]} {found[1]}\n")
-    dist.barrier()
-    # torch 2.13 may abort or hang here, with and without a record, while a model of its processes lives.
-    del model, optimizer, loop, state
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    dist.init_process_group("gloo")
+    train(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    # torch 2.13 may abort or hang if a model of its processes lives here, with and without a record.
+    dist.barrier()
+    dist.destroy_process_group()

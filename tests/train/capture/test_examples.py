@@ -16,7 +16,7 @@ PLAIN = ("decoder", "resnet", "lora")
 
 
 def _run(name: str, record: Path) -> None:
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"] if name == "processes" else []
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if name == "processes" else []
     subprocess.run([sys.executable, *launcher, f"{name}.py", str(record)], cwd=FOLDER, check=True, timeout=120)
 
 

@@ -15,7 +15,15 @@ pytestmark = pytest.mark.long
 
 
 def _train(kind: str, folder: Path) -> None:
-    program = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "tests.train.capture.processes"]
+    program = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "tests.train.capture.processes",
+    ]
     subprocess.run([sys.executable, *program, kind, str(folder)], check=True, timeout=100)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.records import LoadedRecord
+from plumbline.records import LoadedRecord, limit_memory, load_record
 from plumbline.schema.errors import CorruptDataError
+from plumbline.schema.record import RECORD_NAME
 from tests.record_parts import write_arrays
 from tests.unit.judge.conftest import BATCH, LENGTH, STEPS
 from tests.unit.judge.made_records import edit, whole
@@ -176,3 +177,25 @@ ROW_IDS, RIGHT = np.arange(4, dtype=np.int64), np.array([1, 0, 1, 0], np.uint8)
 )
 def test_answers_of_another_form_are_refused(changes: dict[str, Any], words: str) -> None:
     assert words in refusal("answers", changes)
+
+
+def test_the_oldest_records_leave_memory_and_are_read_again_on_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline.records.loaded_record._MAX_IN_MEMORY", 2)
+
+    def loaded(name: str) -> LoadedRecord:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / RECORD_NAME).write_text(whole().record.model_dump_json(), "utf-8")
+        return limit_memory(load_record(tmp_path / name))
+
+    def held(*records: LoadedRecord) -> list[bool]:
+        return ["record" in vars(record) for record in records]
+
+    first, second, third = map(loaded, "abc")
+    assert held(first, second, third) == [False, True, True]
+    assert limit_memory(second) is second  # the oldest one, asked for again
+    assert first.record == third.record
+    loaded("d")  # nobody holds it: it has left memory by itself
+    fourth, fifth = map(loaded, "ef")
+    assert held(first, second, third, fourth, fifth) == [False] * 3 + [True] * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -15,14 +16,14 @@ from plumbline.cli.site import PageServer, page_server
 from plumbline.data.stores import open_store, read_bytes
 from plumbline.local.servers import reserve_port
 from plumbline.night.central import CentralStore
-from plumbline.night.central.series import series_key
+from plumbline.night.central.series import series_key, write_series
 from plumbline.night.rounds.reporting import link_to
 from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.report.overview import SuiteRow, index_page
 from plumbline.report.site import NIGHTS, night_rows, suite_page
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.series import JudgedRound, SeriesFile
-from tests.unit.report.samples import drifted, verdict_of
+from tests.unit.report.samples import drifted, passing, verdict_of
 from tests.unit.report.site_store import LOSS, filled_store, night, series_of
 from tests.unit.report.test_faces import HOSTILE, Outline
 
@@ -122,6 +123,16 @@ def test_a_damaged_series_and_a_former_platform_cost_no_other_page(tmp_path: Pat
     pages = ("index.html", "nightly/index.html", "nightly/platform-aws.html", "nightly/platform-azure.html")
     assert keys == {f"site/{page}" for page in pages}
     assert "aws: pass" in read_bytes(central.store, "site/nightly/platform-aws.html").decode()
+
+
+@pytest.mark.parametrize("other", ["daily", "weekly"])
+def test_the_start_page_has_the_nights_of_each_suite_alone(tmp_path: Path, other: str) -> None:
+    central, suite = filled_store(tmp_path, nights=30)
+    write_series(central, series_of("aws", 5).model_copy(update={"suite": other}))
+    central.put_round(verdict_of("pass", {"aws": passing()}, suite=other, round=night(4)))
+    write_site(central, suite)
+    page = read_bytes(central.store, "site/index.html").decode()
+    assert sorted(re.findall(r"(\d+) nights, the last", page)) == ["30", "5"]
 
 
 def test_hostile_text_stays_text_on_every_page() -> None:

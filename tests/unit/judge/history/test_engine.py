@@ -212,8 +212,10 @@ def test_lasting_gain_asks_for_a_new_baseline() -> None:
     values = noise(7, 90)
     values[60:] *= 1.08
     _, result = run_nights(values)
-    assert "improved" in {item.reason for _, item in result}
     assert "drift" not in {item.verdict for _, item in result}
+    gain = next(item.decision for _, item in result if item.reason == "improved")
+    assert gain.onset is not None
+    assert [gain.size, gain.onset.size] == pytest.approx([-math.log(1.08)] * 2, abs=0.01)
 
 
 @settings(max_examples=150, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.cli.main import main
 from plumbline.judge.history.allowed import allowed_for
-from plumbline.judge.history.decision import Answers, Decision, Past, Software, advance, level_reference
+from plumbline.judge.history.decision import Answers, Decision, Past, Question, Software, advance, level_reference
 from plumbline.judge.history.detection import is_ruled_out, lasting
 from plumbline.judge.history.engine import decide
 from plumbline.judge.history.metrics import METRICS, extended
@@ -228,6 +228,15 @@ def test_a_question_without_a_size_of_an_earlier_version_opens_nothing() -> None
     values = {"record": series.record[20], "metric": "throughput", "verdict": "inconclusive", "reason": "unconfirmed"}
     older = extended(series, [], [CallEntry.model_validate(values)])
     assert past_of(lines_of(older, METRICS, {})[0]).question is None
+
+
+@pytest.mark.parametrize(("place", "since"), [(20, 0), (20, 17), (20, 20), (21, 21)])
+def test_a_question_of_the_series_file_begins_on_the_night_that_it_names(place: int, since: int) -> None:
+    series, _ = run_nights(noise(3, 30))
+    asked = {"verdict": "inconclusive", "reason": "open-loss", "size": 0.05, "since": series.time[since]}
+    entry = CallEntry.model_validate({"record": series.record[place], "metric": "throughput", **asked})
+    past = past_of(lines_of(extended(series, [], [entry]), METRICS, {})[0], until=place + 1)
+    assert past.question == Question(since, place, 0.05)
 
 
 @pytest.mark.parametrize("history", HISTORIES)
