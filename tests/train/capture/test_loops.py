@@ -44,6 +44,7 @@ def test_a_planted_fault_is_named_at_its_step(runs: Path, fault: str) -> None:
     judgement = judged(runs, fault)
     assert [cause.code for cause in judgement.causes][:1] == [FAULTS[fault]] * bool(fault)
     assert judgement.verdict == ("drift" if fault else "pass")
+    assert fault != "order" or "same rows" in said(judgement.causes[0].why)
     assert (judgement.first_divergence.step if judgement.first_divergence else None) == (
         LATE.get(fault, 0) if fault else None
     )

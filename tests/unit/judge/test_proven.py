@@ -151,6 +151,17 @@ def test_a_record_with_fewer_proofs_than_its_reference_is_no_pass(part: str) -> 
     assert compare(record(part, proof()), record(part, proof(), proof(3)), throughput=False).verdict == "pass"
 
 
+@pytest.mark.parametrize(("part", "known", "found", "verdict"), [
+    ("probe", 3, 2, "pass"), ("speed", 4, 3, "inconclusive"), ("speed", 5, 4, "pass"),
+])  # fmt: skip
+def test_a_record_needs_the_proofs_that_its_night_draws_and_of_its_measured_steps_one_more(
+    part: str, known: int, found: int, verdict: str
+) -> None:
+    """The reference's night may have drawn more."""
+    sides = [record(part, *map(proof, range(num))) for num in (known, found)]
+    assert compare(*sides, throughput=False).verdict == verdict
+
+
 def test_fewer_proofs_do_not_hide_what_a_record_shows() -> None:
     """A model that was left in fp64 has no modules that fp64 could prove, and its formats show it."""
 

@@ -188,6 +188,12 @@ def test_what_fp64_leaves_is_a_second_cause_only_behind_the_rounding(reference: 
         outcome = agree_exactly(mismatch("forward", at), before, after, known)
         assert [other.suspicions[0].code for other in outcome.left] == left
         assert all(other.is_certain for other in outcome.left)
+    # Of two, rounding may still explain the later one.
+    both = Pair(reference, with_step(made(gradient_factor_at=3), 4, learning_rate=1e-6))
+    outcome = agree_exactly(mismatch("forward", 0), before, both, NONE)
+    assert [(other.suspicions[0].code, other.is_certain) for other in outcome.left] == [
+        ("gradient", True), ("schedule", False),
+    ]  # fmt: skip
     same = agree_exactly(mismatch("forward", 0, code="gradient"), before, after, NONE)
     assert same.left == ()
     # The first suspicion is the one that this experiment tests.

@@ -125,6 +125,7 @@ def draw(*places: tuple[int, int], token: int = 30) -> list[Change]:
 def test_digests_alone_show_that_a_text_of_a_different_length_is_no_draw() -> None:
     drawn = ("input_ids", "labels")
     assert code_of_fields(drawn, masked=True) == "rng"
+    assert code_of_fields(drawn[:1], masked=True) == "tokenization"  # a draw changes its labels, too
     for field_of_texts in ("attention_mask", "token_type_ids"):
         assert code_of_fields((*drawn, field_of_texts), masked=True) == "tokenization"
 

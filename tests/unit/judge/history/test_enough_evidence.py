@@ -8,6 +8,7 @@ import pytest
 from plumbline.judge.history.decision import Answers, Call, Past
 from plumbline.judge.history.detection import is_ruled_out, lasting
 from plumbline.judge.history.engine import decide
+from plumbline.judge.history.experiments import judge_reruns
 from plumbline.judge.history.reference import Reference, reference_of
 from tests.unit.judge.history import nights
 from tests.unit.judge.history.test_kept import steady
@@ -63,3 +64,9 @@ def test_a_robust_spread_has_six_tenths_of_the_degrees_of_freedom(
 ) -> None:
     """docs/MATH.md: they decide the quantile of each detection."""
     assert Reference(0.0, 0.01, count, rho, later).freedom == pytest.approx(freedom)
+
+
+@pytest.mark.parametrize("reruns", [(0.05, 0.06, 0.055, 0.049), (0.05, 0.06), (0.05,)])
+def test_the_spread_of_reruns_which_sets_the_size_of_an_ab_is_their_sd(reruns: tuple[float, ...]) -> None:
+    found = judge_reruns((*reruns, np.nan), Reference(0.0, 0.01, 20, 0.0))
+    assert found.spread == pytest.approx(np.std(reruns, ddof=1) if len(reruns) > 1 else 0.0)
