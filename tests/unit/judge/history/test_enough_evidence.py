@@ -46,6 +46,15 @@ def test_noise_counts_as_white_if_forty_nights_show_no_autocorrelation(
     assert (lasting(np.append(older, newer + size), reference, ALLOWED.lasting_alpha) > 0) == is_shown
 
 
+@pytest.mark.parametrize(("num_between", "is_shown"), [(19, True), (20, False)])
+def test_five_lost_nights_beside_seven_show_a_loss_until_twenty_more_can(num_between: int, is_shown: bool) -> None:
+    reference = reference_of(steady(7), floor=1e-3, is_whole=True)
+    assert reference is not None
+    between = np.full(num_between, reference.centre - 0.001)
+    here = np.concatenate([steady(7), between, steady(5, 0.002) + 0.1])
+    assert (lasting(here, reference, 5e-4) > 0) == is_shown
+
+
 @pytest.mark.parametrize(("is_known", "num_good", "is_over"), [
     (False, 4, False), (False, 5, True), (True, 3, False), (True, 4, True),
 ])  # fmt: skip
