@@ -9,10 +9,9 @@ from functools import cached_property
 from plumbline.judge.mismatches import Mismatch
 from plumbline.judge.one_sided import COLUMNS
 from plumbline.judge.pair import Pair
-from plumbline.judge.parts import differing
 from plumbline.judge.spec_differences import spec_findings
 from plumbline.judge.suspects import differences
-from plumbline.judge.walk import Walk, walk
+from plumbline.judge.walk import Walk, differing, walk
 from plumbline.judge.whole import WholeRecord, unequal_evidence, whole
 from plumbline.records import LoadedRecord
 from plumbline.schema.captured import UNKNOWN, captured

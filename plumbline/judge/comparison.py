@@ -9,16 +9,15 @@ from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
 from plumbline.judge.gates.gate import Asked, GateRequest
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair
+from plumbline.judge.pair import Pair, log_of
 from plumbline.judge.rungs.captured import captured_notes, lost_formula
-from plumbline.judge.rungs.log import log_of, logged
 from plumbline.judge.rungs.production import lost_checks, production_findings, production_notes
 from plumbline.judge.rungs.proven import draw_findings, proof_findings, proof_notes
 from plumbline.judge.rungs.selfcheck import selfcheck
 from plumbline.judge.rungs.windows import lost_windows, sides_of, window_findings, window_notes
 from plumbline.judge.spec_precision import precision_findings
 from plumbline.judge.suspects import suspects_for
-from plumbline.judge.walk import Walk
+from plumbline.judge.walk import Walk, logged
 from plumbline.records import LoadedRecord
 from plumbline.schema.captured import captured
 from plumbline.schema.errors import InvalidInputError

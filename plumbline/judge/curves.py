@@ -19,11 +19,11 @@ from plumbline.judge.comparison import cause_of
 from plumbline.judge.confirmation import Confirmation, Side
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
-from plumbline.judge.pair import Pair
-from plumbline.judge.parts import attributed, evaluated, formula
+from plumbline.judge.pair import Pair, first_step_apart
 from plumbline.judge.restored import RestoredOutcome
-from plumbline.judge.rungs.log import bits_due, first_step_apart, logged
+from plumbline.judge.rungs.bits import bits_due
 from plumbline.judge.suspects import differences
+from plumbline.judge.walk import attributed, evaluated, formula, logged
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import LearnEvidence

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
-from plumbline.schema.fact import Statement
+from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.stage import STAGES, Stage
 from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
@@ -57,6 +58,22 @@ class Mismatch:
         if self.stage in ("architecture", "weights"):
             return (0, STAGES.index(self.stage))
         return (math.inf if self.at.step is None else self.at.step, STAGES.index(self.stage))
+
+
+def of_log(part: PartName, at: Divergence, code: CauseCode, why: Statement, *, shown: bool = False) -> Mismatch:
+    """Return the mismatch of one entry in the logs of `speed` or `learn`."""
+    metric = fact("log.differs", what=at.at, step=at.step or 0, part=part, whose=fact("log.reference"))
+    finding = Finding(check=f"{part}.exact", outcome="drift", metric=metric, observed=at.step, detail=why)
+    return Mismatch(at, (finding,), (Suspicion(code, why, shown=shown),), "given")
+
+
+def by_itself(
+    code: CauseCode, stage: Stage, step: int | None, at: str, why: Statement, *, shown: bool = False, **numbers: Any
+) -> Mismatch:  # fmt: skip
+    """Return the mismatch of a record with its spec, its own numbers, or the definition of a step."""
+    finding = Finding(check=f"stated.{stage}", outcome="drift", metric=fact("stated.by-itself"), detail=why, **numbers)
+    place = Divergence(stage=stage, step=step, at=at)
+    return Mismatch(place, (finding,), (Suspicion(code, why, shown=shown),), basis="stated")
 
 
 def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:

@@ -1,10 +1,12 @@
-"""Two records under comparison, and numbers that several checks share."""
+"""Two records under comparison: their logs of steps, and numbers that several checks share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import merge
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +14,12 @@ from numpy.typing import NDArray
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import ProbeEvidence, Tap
+from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, Tap
 from plumbline.schema.fact import Statement
 from plumbline.schema.sketch import relative_error
-from plumbline.schema.spec import Precision
+from plumbline.schema.spec import PartName, Precision
 from plumbline.schema.stage import Stage
-from plumbline.schema.step_log import LoggedStep
+from plumbline.schema.step_log import LoggedStep, StepLog
 from plumbline.schema.tolerance import limit, relative
 
 
@@ -77,6 +79,18 @@ class Pair:
         """Return both probe runs, or `None` if a record has none."""
         left, right = self.reference.record.evidence.probe, self.candidate.record.evidence.probe
         return (left, right) if left is not None and right is not None else None
+
+    def logs(self, part: PartName) -> tuple[StepLog, StepLog] | None:
+        """Return both logs of a part, or `None` if a record has none."""
+        left, right = log_of(self.reference, part), log_of(self.candidate, part)
+        return (left, right) if left is not None and right is not None else None
+
+    def at(self, part: PartName, step: int) -> tuple[LoggedStep, LoggedStep]:
+        """Return one step of a part that both runs have."""
+        if part == "probe":
+            return self.common[step]
+        left, right = self.logs(part) or (StepLog(), StepLog())
+        return left.at(step), right.at(step)
 
     @property
     def precision(self) -> Precision:
@@ -196,3 +210,41 @@ class Pair:
 
 def _places_of(probe: ProbeEvidence | None) -> dict[tuple[int, str, str], int]:
     return {(tap.step, tap.stage, tap.name): index for index, tap in enumerate(probe.taps if probe else ())}
+
+
+def log_of(side: LoadedRecord, part: PartName) -> StepLog | None:
+    """Return what a part logged; `None` without it, or of a curve without its end."""
+    log: StepLog | None = getattr(side.record.evidence, part)
+    is_whole = not isinstance(log, LearnEvidence) or log.last_weights is not None
+    return log if log is not None and log.losses and is_whole else None
+
+
+def apart(left: StepLog, right: StepLog, *names: str) -> Iterator[int]:
+    """Yield the steps at which a named column differs, as far as both logs have it; `batches` has a column a field.
+
+    A missing loss equals nothing.
+    """
+    ours, theirs = (_columns(log, names) for log in (left, right))
+    if "losses" in ours:
+        ours["losses"] = [math.nan if loss is None else loss for loss in ours["losses"]]
+    return merge(*(_differing(ours[name], theirs[name]) for name in ours.keys() & theirs.keys()))
+
+
+def first_step_apart(left: StepLog, right: StepLog) -> int | None:
+    """Return the first step with a different batch, learning rate or loss."""
+    return next(apart(left, right, "num_rows", "batches", "learning_rates", "losses"), None)
+
+
+def _differing(ours: Sequence[object], theirs: Sequence[object]) -> Iterator[int]:
+    """Yield the places at which two series differ."""
+    return (place for place, (left, right) in enumerate(zip(ours, theirs, strict=False)) if left != right)
+
+
+def first_apart(ours: Mapping[int, object], theirs: Mapping[int, object]) -> int | None:
+    """Return the first common number of done steps with different checksums."""
+    return next((done for done in sorted(ours.keys() & theirs.keys()) if ours[done] != theirs[done]), None)
+
+
+def _columns(log: StepLog, names: Sequence[str]) -> dict[str, Sequence[object]]:
+    columns = {name: getattr(log, name) for name in names}
+    return {**columns.pop("batches", {}), **columns}

@@ -1,60 +1,42 @@
-"""Comparison of two runs' evidence, kind by kind, in computation order.
+"""One walk over (part, step, stage): what differs between two trainings, in the order of consequence.
 
-Rungs that no other rung can change (data, batches, weights, settings) are causes of their own where they differ. Of the
-others, such as gradients, only the first that is `beyond` is a cause: later ones may follow from it.
+A rung is one question to any part's log. What no other rung can change (data, batches, weights, settings) is a cause of
+its own. Of what is computed only the first difference is, as later ones may follow from it. Parts are asked in the
+order probe, `speed`, `learn`: the first that shows its cause explains the later ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
-from typing import Literal
 
-from plumbline.judge.mismatches import Mismatch, without
-from plumbline.judge.native import rounds_differently
-from plumbline.judge.pair import Pair
+from plumbline.judge.computed import Standing, computed, first_beyond
+from plumbline.judge.mismatches import Mismatch
+from plumbline.judge.pair import Pair, apart
 from plumbline.judge.rungs.batch import batch
-from plumbline.judge.rungs.bits import FIELDS, bits, different_place, evaluation_bits, other_kernels
+from plumbline.judge.rungs.bits import bits_due, logged_bits, other_kernels
 from plumbline.judge.rungs.captured import captured_mismatches
 from plumbline.judge.rungs.data import data
-from plumbline.judge.rungs.evaluation import evaluation, evaluation_numbers
+from plumbline.judge.rungs.evaluation import curve_evaluation, evaluation, miscounted
 from plumbline.judge.rungs.formats import formats
-from plumbline.judge.rungs.forward import forward
-from plumbline.judge.rungs.gradient import clipping, frozen, gradient
-from plumbline.judge.rungs.loss import loss, undefined_loss
-from plumbline.judge.rungs.model import architecture, weights
-from plumbline.judge.rungs.optimizer import schedule, settings, update
-from plumbline.judge.rungs.proven import unproven
-from plumbline.judge.rungs.rng import rng
+from plumbline.judge.rungs.gradient import clipping, frozen
+from plumbline.judge.rungs.loss import first_loss, loss
+from plumbline.judge.rungs.model import architecture, logged_start, weights
+from plumbline.judge.rungs.optimizer import schedule, settings
+from plumbline.judge.rungs.production import unsteady
+from plumbline.judge.rungs.proven import other_draws, unproven
+from plumbline.judge.rungs.rng import draws, dropout, rng
+from plumbline.judge.rungs.state import own_state
 from plumbline.judge.rungs.windows import proven_steps, side_mismatch, window_mismatch
 from plumbline.judge.spec_precision import other_format
+from plumbline.judge.stated import contradiction
 from plumbline.schema.captured import captured
 from plumbline.schema.fact import Statement
-from plumbline.schema.stage import STAGES, Stage
-
-Likeness = Literal["equal", "within", "unknown", "beyond"]
-"""Class of a rung at one step: equal bits, a difference within its limits, a difference without tensors to measure it,
-or a difference beyond the limits. The limit is zero where nothing explains rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Class of one kind of evidence ("rung") at one step."""
-
-    stage: Stage
-    step: int | None
-    likeness: Likeness
-    place: str = ""
-    """First different tensor, in the order of computation."""
-    mismatch: Mismatch | None = None
-    """The difference, if it is beyond."""
-
-    @property
-    def position(self) -> tuple[float, int]:
-        """Return the sort key (step, evidence kind) in computation order."""
-        return (math.inf if self.step is None else self.step, STAGES.index(self.stage))
+from plumbline.schema.spec import PartName
+from plumbline.schema.stage import STAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +58,47 @@ class Walk:
         return not self.mismatches and all(standing.likeness == "equal" for standing in self.standings)
 
 
+def differing(pair: Pair, probe: Walk | None) -> Iterator[tuple[PartName, tuple[Mismatch, ...]]]:
+    """Yield (part, its mismatches) of each part, up to the first whose cause is shown."""
+    own = _of_probe(pair, probe)
+    yield "probe", own
+    parts: tuple[PartName, ...] = () if own else ("speed", "learn")
+    for part in parts:
+        found = _of_part(pair, part)
+        yield part, found
+        if any(mismatch.suspicions[0].shown for mismatch in found):
+            return
+
+
+def _of_probe(pair: Pair, probe: Walk | None) -> tuple[Mismatch, ...]:
+    """Return the probe's mismatches, and what the record shows to be wrong by itself beside them."""
+    found = probe.mismatches if probe is not None else ()
+    own = contradiction(pair.candidate, "probe") or miscounted(pair, "probe") or other_draws(pair, "probe")
+    known = {mismatch.suspicions[0].code for mismatch in found} | {mismatch.at.stage for mismatch in found}
+    return found if own is None or known & {own.suspicions[0].code, own.at.stage} else (*found, own)
+
+
+def _of_part(pair: Pair, part: PartName) -> tuple[Mismatch, ...]:
+    """Return the mismatches of a part after the probe; of a curve, also that of its evaluation."""
+    if pair.candidate.record.experiment is not None:
+        return ()
+    log = logged(pair, part)
+    first = attributed(log, formula(pair, part))
+    other = evaluated(pair, log, loss=first is None) if part == "learn" else None
+    found = [mismatch for mismatch in (first, other) if mismatch is not None]
+    if len({mismatch.suspicions[0].code for mismatch in found}) < len(found):
+        found = [replace(found[0], findings=(*found[0].findings, *found[1].findings))]
+    return tuple(replace(mismatch, at=mismatch.at.replace(part=part)) for mismatch in found)
+
+
 def walk(pair: Pair) -> Walk:
     """Compare two probe runs, one evidence kind at a time; skip `pair.imposed`."""
     rounding = other_kernels(pair)
-    standings = tuple(_computed(pair, is_excused=bool(rounding)))
+    standings = tuple(computed(pair, is_excused=bool(rounding)))
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
     given = sorted(_given(pair), key=attrgetter("position"))
     given = _without_consequences(given) if captured(pair.candidate.record.spec) else given
-    causes = _with_first(given, _first_beyond(pair, standings, apart))
+    causes = _with_first(given, first_beyond(pair, standings, apart))
     if rounding and not causes and (format_ := other_format(pair, "probe")) is not None:
         causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
@@ -96,8 +111,27 @@ def _without_consequences(causes: list[Mismatch]) -> list[Mismatch]:
     return [cause for place, cause in enumerate(causes) if cause.basis not in ("computed", "portable") or not place]
 
 
+def logged(pair: Pair, part: PartName, *, is_due: bool | None = None) -> Mismatch | None:
+    """Return the first different entry in the logs of `speed` or `learn`.
+
+    `is_due`: whether losses, norms and weights must have equal bits; by default, where the machines owe them.
+    """
+    if pair.logs(part) is None:
+        return None
+    is_due = bits_due(pair, part) if is_due is None else is_due
+    exact = min(_exact(pair, part), key=_step, default=None)
+    number = logged_bits(pair, part) if is_due else first_loss(pair, part) if part == "learn" else None
+    found = exact if number is None or (exact is not None and _step(exact) <= _step(number)) else number
+    check = f"{part}.{'bits' if is_due else 'exact'}"
+    return None if found is None else replace(found, findings=(found.findings[0].replace(check=check),))
+
+
+def _step(mismatch: Mismatch) -> float:
+    return math.inf if mismatch.at.step is None else mismatch.at.step
+
+
 def _given(pair: Pair) -> Iterator[Mismatch]:
-    """Yield each check's first mismatch that no other check explains."""
+    """Yield each check's first mismatch of a probe that no other check explains."""
     mismatches = data(pair) if "data" not in pair.imposed else []
     yield from mismatches
     known = frozenset(name for mismatch in mismatches for name in mismatch.suspicions[0].names)
@@ -110,112 +144,82 @@ def _given(pair: Pair) -> Iterator[Mismatch]:
     if shown is not None and (shown.stage not in pair.imposed or captured(pair.candidate.record.spec)):
         yield shown
     yield from captured_mismatches(pair)
-    per_step: dict[str, Callable[[int], Mismatch | None]] = {
-        "batch": lambda step: batch(pair, step, known),
-        "rng": lambda step: rng(pair, step) if step == 0 else None,
-        "format": lambda step: formats(pair, step),
-        "loss": lambda step: loss(pair, step),
-        "clipped": lambda step: clipping(pair, step),
-        "schedule": lambda step: schedule(pair, step),
-    }
-    for name, rung in per_step.items():
-        if name not in pair.imposed:
-            found = (rung(step) for step in range(len(pair.common)))
-            yield from [mismatch for mismatch in found if mismatch is not None][:1]
+    yield from _exact(pair, "probe", known)
     if "evaluation" not in pair.imposed and not mismatches and (evaluated := evaluation(pair)) is not None:
         yield evaluated
 
 
-def _computed(pair: Pair, *, is_excused: bool) -> Iterator[Standing]:
-    """Classify computed evidence in order; stop at the first beyond its limit.
+def _exact(pair: Pair, part: PartName, known: frozenset[str] = frozenset()) -> Iterator[Mismatch]:
+    """Yield the first mismatch of each question whose answer is exact on every machine.
 
-    Between kernels numbers have no limits: windows decide, and each run proves its own steps. An experiment asks
-    what a change has left of a difference, and so for its size.
+    A probe is asked at each step, another log where one of its columns differs. `known` are batch fields that the
+    data explain.
     """
-    formula = window_mismatch(pair, "probe")
-    formula = formula if formula is not None and formula.basis == "portable" else None
-    if _rounds(pair):
-        pair = replace(pair, scale=math.inf)
-    for step in range(len(pair.common)):
-        for stage in ("rng", *FIELDS):
-            if stage in pair.imposed:
-                continue
-            standing = _standing(pair, step, stage, formula, is_excused=is_excused)
-            yield standing
-            if standing.mismatch is not None:
-                return
-    exact = evaluation_bits(pair)
-    if exact is not None and "evaluation" not in pair.imposed:
-        beyond = evaluation_numbers(pair) or (None if is_excused else exact)
-        yield Standing("evaluation", None, "within" if beyond is None else "beyond", exact.at.at, beyond)
+    is_probe, logs = part == "probe", pair.logs(part) or ()
+
+    def steps(*columns: str) -> Iterable[int]:
+        return range(len(pair.common)) if is_probe else apart(*logs, *columns)
+
+    before = () if is_probe else (dropout(pair, part), logged_start(pair, part), draws(pair, part, is_first=True))
+    drawn = (rng(pair, step) for step in steps()) if is_probe else (draws(pair, part, is_first=False),)
+    questions: tuple[tuple[str, Iterable[Mismatch | None]], ...] = (
+        ("rng", before),
+        ("batch", (batch(pair, step, known, part) for step in steps("num_rows", "batches"))),
+        ("rng", islice(drawn, 1)),
+        ("format", (formats(pair, step) for step in steps())),
+        ("loss", (loss(pair, step) for step in steps())),
+        ("clipped", (clipping(pair, step) for step in steps())),
+        ("schedule", (schedule(pair, step, part) for step in steps("learning_rates"))),
+    )
+    for name, answers in questions:
+        if name not in pair.imposed:
+            yield from islice(filter(None, answers), 1)
 
 
-def _rounds(pair: Pair) -> bool:
-    """Return whether the two runs' kernels round differently; always `False` for experiments."""
-    left, right = pair.reference.record, pair.candidate.record
-    return right.experiment is None and bool(rounds_differently(left, right, "probe"))
+def formula(pair: Pair, part: PartName) -> Mismatch | None:
+    """Return a mismatch of a part that rounding cannot explain, at the first step that a record shows."""
+    proof, parted = contradiction(pair.candidate, part), own_state(pair, part, parted=True)
+    found = (
+        own_state(pair, part)
+        or (unsteady(pair) if part == "speed" else None)
+        or other_format(pair, part)
+        or window_mismatch(pair, part)
+        or proof
+        or parted
+        or other_draws(pair, part)
+    )
+    steps = [each.at.step for each in (proof, parted) if each is not None]
+    return None if found is None else _first_at(found, *steps)
 
 
-def _standing(pair: Pair, step: int, stage: Stage, formula: Mismatch | None, *, is_excused: bool) -> Standing:
-    """Classify one kind of evidence at one step."""
-    number, place = _number(pair, step, stage), _place(pair, step, stage)
-    if number is not None:
-        return Standing(stage, step, "beyond", place or number.at.at, number)
-    if place is not None and not is_excused:
-        return Standing(stage, step, "beyond", place, _named(bits(pair, step, stage), formula))
-    if formula is not None and (formula.at.step, formula.stage) == (step, stage):
-        return Standing(stage, step, "beyond", place or formula.at.at, formula)
-    if place is None:
-        return Standing(stage, step, "equal")
-    return Standing(stage, step, "within" if step in pair.tap_steps else "unknown", place)
+def attributed(apart: Mismatch | None, shown: Mismatch | None) -> Mismatch | None:
+    """Attribute a difference in the logs to the cause that a record shows itself."""
+    if apart is None or shown is None:
+        return apart or shown
+    both = (*apart.findings, *shown.findings)
+    # What a step shows of itself says more than the first number that differs, and less than an exact log.
+    if apart.suspicions[0].shown:
+        return replace(apart, findings=both)
+    step = apart.at.step
+    if step and apart.at.at == "loss" and shown.suspicions[0].code in ("gradient", "optimizer"):
+        step -= 1  # whose loss was still equal
+    return replace(_first_at(shown, step), findings=both)
 
 
-def _named(different: Mismatch | None, formula: Mismatch | None) -> Mismatch | None:
-    """Attribute the first different bit to the formula that windows show.
+def _first_at(found: Mismatch, *steps: int | None) -> Mismatch:
+    """Return a mismatch at the first of its own step and `steps`: each kind of evidence exists at some steps only."""
+    first = min((each for each in (found.at.step, *steps) if each is not None), default=None)
+    return replace(found, at=found.at.replace(step=first))
 
-    Windows may show it at a later step, as they skip steps.
+
+def evaluated(pair: Pair, log: Mismatch | None, *, loss: bool = True) -> Mismatch | None:
+    """Return an evaluation that differs although its training does not.
+
+    `log` is where the curves separate; `loss` is `False` if another loss function may explain an evaluation's.
     """
-    if different is None or formula is None or different.suspicions[0].code != "kernel":
-        return different
-    return _by_formula(without("kernel", different), formula)
-
-
-def _by_formula(different: Mismatch, formula: Mismatch) -> Mismatch:
-    others = (each for each in different.suspicions if each.code != formula.suspicions[0].code)
-    return replace(
-        different, at=different.at.replace(at=formula.at.at), findings=(*different.findings, *formula.findings),
-        suspicions=(*formula.suspicions, *others),
-    )  # fmt: skip
-
-
-def _place(pair: Pair, step: int, stage: Stage) -> str | None:
-    return None if stage == "rng" else different_place(pair, step, stage)
-
-
-def _number(pair: Pair, step: int, stage: Stage) -> Mismatch | None:
-    """Return the mismatch of numbers beyond their limits, if any."""
-    if stage == "rng":
-        return rng(pair, step) if step else None
-    if stage == "forward":
-        return forward(pair, step)
-    if stage == "gradient":
-        return gradient(pair, step)
-    if stage == "loss":
-        return undefined_loss(pair, step)
-    return update(pair, step) if stage == "optimizer" else None
-
-
-def _first_beyond(pair: Pair, standings: tuple[Standing, ...], apart: Standing | None) -> Mismatch | None:
-    """Return the first computed mismatch.
-
-    If the runs separate at a step without measured tensors, that difference causes a later one that is
-    beyond. A difference of windows needs no such guess, and kernels that round differently allow none.
-    """
-    beyond = standings[-1].mismatch if standings else None
-    is_guess = apart is not None and apart.likeness == "unknown" and not _rounds(pair)
-    if beyond is None or apart is None or not is_guess or beyond.basis == "portable":
-        return beyond
-    return bits(pair, apart.step or 0, apart.stage)
+    parting = log.at.step if log is not None and log.at.step is not None else math.inf
+    found = curve_evaluation(pair, parting if bits_due(pair, "learn") else -1)
+    return found or miscounted(pair, "learn", loss=loss)
 
 
 def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch]:

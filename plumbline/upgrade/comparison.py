@@ -15,8 +15,8 @@ import numpy as np
 from plumbline.judge import compare
 from plumbline.judge.comparison import cause_of
 from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.log import logged
 from plumbline.judge.statistics.paired import paired_test
+from plumbline.judge.walk import logged
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.suite import Gates

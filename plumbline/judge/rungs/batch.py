@@ -1,4 +1,4 @@
-"""Rung of the batches: each batch, field by field."""
+"""Rung of the batches: each batch of any part, field by field."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair
+from plumbline.judge.mismatches import Mismatch, Suspicion, of_log
+from plumbline.judge.pair import Pair, apart, log_of
+from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.sketch import marks_of
+from plumbline.schema.spec import PartName
+from plumbline.schema.step_log import LoggedStep, StepLog
 from plumbline.schema.task import draws_labels
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -19,8 +23,12 @@ _HIDDEN = -100
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
+def batch(
+    pair: Pair, step: int, known: frozenset[str] = frozenset(), part: PartName = "probe"
+) -> Mismatch | None:  # fmt: skip
     """Return the mismatch of the batch at `step`, ignoring fields in `known`."""
+    if part != "probe":
+        return _of_marks(pair.at(part, step), part, masked=draws_labels(pair.reference.record.spec.task))
     left, right = (side.batch for side in pair.common[step])
     names = [*BATCH_FIELDS, *sorted((set(left) | set(right)) - set(BATCH_FIELDS))]
     differing = tuple(name for name in names if left.get(name) != right.get(name) and name not in known)
@@ -46,6 +54,34 @@ def batch(pair: Pair, step: int, known: frozenset[str]) -> Mismatch | None:
         suspicions=(suspicion,),
         basis="given",
     )
+
+
+def _of_marks(sides: tuple[LoggedStep, LoggedStep], part: PartName, *, masked: bool) -> Mismatch | None:
+    """Return the mismatch of a batch whose values no record holds."""
+    left, right = sides
+    if None not in (left.num_rows, right.num_rows) and left.num_rows != right.num_rows:
+        why = fact("batch.num-rows", num=right.num_rows, reference=left.num_rows)
+        return of_log(part, Divergence(stage="batch", step=left.step, at="row_ids"), "data.order", why, shown=True)
+    names = (name for name in BATCH_FIELDS if name in left.batch and name in right.batch)
+    fields = tuple(name for name in names if left.batch[name] != right.batch[name])
+    if not fields:
+        return None
+    why, code = fact("log.fields", fields=", ".join(fields)), code_of_fields(fields, masked=masked)
+    return of_log(part, Divergence(stage="batch", step=left.step, at=fields[0]), code, why, shown=True)
+
+
+def batches_of_probe(side: LoadedRecord, part: PartName) -> Mismatch | None:
+    """Return the first batch of a part that is not that of the record's own probe."""
+    spec, batches, log = side.record.spec, side.batches, log_of(side, part)
+    if spec.speed is None or not batches or log is None:
+        return None
+    steps = min(len(log.num_rows), spec.speed.steps, *(len(values) for values in batches.values()))
+    rows = [len(values) for values in batches["row_ids"][:steps]] if "row_ids" in batches else [spec.batch_size] * steps
+    marks = marks_of({name: values[:steps] for name, values in batches.items()})
+    known = StepLog(num_rows=tuple(rows), batches={name: tuple(values) for name, values in marks.items()})
+    places = apart(known, log, "num_rows", "batches")
+    found = (_of_marks((known.at(step), log.at(step)), part, masked=draws_labels(spec.task)) for step in places)
+    return next(filter(None, found), None)
 
 
 def code_of_fields(differing: Collection[str], *, masked: bool) -> CauseCode:

@@ -6,17 +6,19 @@ the cause, however small the difference is there.
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import CODES, Mismatch, Suspicion
-from plumbline.judge.native import rounds_differently
-from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion, of_log
+from plumbline.judge.native import has_compiled, rounds_differently
+from plumbline.judge.pair import Pair, TapError, apart, first_apart
 from plumbline.judge.rungs.forward import suspicions
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.optimizer import after_clipping
 from plumbline.schema.captured import captured
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.stage import Stage
+from plumbline.schema.spec import PartName
+from plumbline.schema.stage import STAGES, Stage
+from plumbline.schema.step_log import StepLog
 from plumbline.schema.tolerance import UNIT, floor_of, loss_gap, relative
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
 FIELDS: dict[Stage, str] = {
     "forward": "logits", "loss": "loss", "gradient": "gradients", "clipped": "clipped_bits", "optimizer": "weights",
@@ -132,3 +134,64 @@ def evaluation_bits(pair: Pair) -> Mismatch | None:
         Suspicion("nondeterminism", fact("origin.equal-machines"), evidence),
     )
     return Mismatch(Divergence(stage="evaluation", at="logits"), (finding,), likely)
+
+
+def bits_due(pair: Pair, part: PartName) -> bool:
+    """Return whether `speed` or `learn` must have equal bits on both sides.
+
+    On a GPU, kernels of `speed` may be chosen by their time, night by night: equal operations show that they are not.
+    """
+    if other_kernels(pair, part):
+        return False
+    if part == "learn":
+        return True
+    sides = [side.record for side in (pair.reference, pair.candidate)]
+    checks = (side.evidence.production for side in sides)
+    if not all(each is not None and each.repeated for each in checks):
+        return False
+    if not any(side.fingerprint.gpus for side in sides):
+        return True
+    ours, theirs = (side.fingerprint.operations.get("speed") for side in sides)
+    return bool(ours) and ours == theirs and not any(has_compiled(side, "speed") for side in sides)
+
+
+def logged_bits(pair: Pair, part: PartName) -> Mismatch | None:
+    """Return the first different loss, gradient norm or weights of a log, in computation order.
+
+    Weights that differ by little may leave a loss its bits, but not change a norm by more than rounding does.
+    """
+    left, right = pair.logs(part) or (StepLog(), StepLog())
+    done = first_apart(dict(left.weights), dict(right.weights))
+    steps: dict[Stage, int | None] = {
+        "loss": next(apart(left, right, "losses"), None),
+        "gradient": next(apart(left, right, "gradient_norms"), None),
+        "optimizer": None if done is None else done - 1,
+    }
+    found = [(step, STAGES.index(stage), stage) for stage, step in steps.items() if step is not None]
+    if not found:
+        return None
+    step, _, stage = min(found)
+    if stage == "optimizer":
+        return of_log(
+            part, Divergence(stage=stage, step=max(step, 0), at="weights"), stage, fact("log.weights", step=done)
+        )
+    if stage == "loss":
+        return of_log(part, Divergence(stage=stage, step=step, at="loss"), *_of_loss(left, right, step))
+    floor = floor_of("norm", pair.reference.record.spec.precision_of(part))
+    is_large = relative(left.gradient_norms[step], right.gradient_norms[step]) > floor
+    code: CauseCode = "gradient" if is_large or _is_weighed(left, step) else "unattributed"
+    return of_log(part, Divergence(stage="gradient", step=step, at="norm"), code, fact("log.norm"))
+
+
+def _of_loss(left: StepLog, right: StepLog, step: int) -> tuple[CauseCode, Statement]:
+    """Guess the cause of a first different loss, from what is known to be equal before it."""
+    if restarts := [at for at in (*left.resumed_at, *right.resumed_at) if at <= step]:
+        return "optimizer", fact("log.after-resume", step=step, resumed_at=restarts[-1])
+    if _is_weighed(left, step):
+        return "operator", fact("log.forward", step=step)
+    return "unattributed", fact("log.loss", step=step)
+
+
+def _is_weighed(log: StepLog, step: int) -> bool:
+    """Return whether a weights checksum exists at `step`, or `step` is 0."""
+    return step == 0 or step in dict(log.weights)

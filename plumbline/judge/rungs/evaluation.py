@@ -8,12 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.judge.mismatches import Basis, Mismatch, Suspicion
+from plumbline.judge.mismatches import Basis, Mismatch, Suspicion, by_itself
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.evidence import EvaluationEvidence, Recounted
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import loss_gap, relative
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
@@ -74,6 +75,17 @@ def curve_evaluation(pair: Pair, parting: float) -> Mismatch | None:
         if ours != theirs and ours.step < parting:
             why = fact("evaluation.alone", step=ours.step)
             return _mismatch(("learn", ours.step, "evaluation"), theirs.logits_sha256, ours.logits_sha256, why)
+    return None
+
+
+def own_mode(loaded: LoadedRecord, part: PartName) -> Mismatch | None:
+    """Return an evaluation that ran in training mode."""
+    probe, learn = loaded.record.evidence.probe, loaded.record.evidence.learn
+    of_probe = (probe.evaluation,) if probe is not None else ()
+    for each in of_probe if part == "probe" else (learn.evaluations if learn is not None else ()):
+        if each is not None and each.training_mode:
+            why, step = fact("evaluation.mode", mode="training"), each.step if part == "learn" else None
+            return by_itself("evaluation", "evaluation", step, "training mode", why)
     return None
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair, TapError
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself
+from plumbline.judge.pair import Pair, TapError, log_of
+from plumbline.records import LoadedRecord
 from plumbline.schema import limits
 from plumbline.schema.captured import captured
 from plumbline.schema.evidence import Tap
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.step_log import LoggedStep
 from plumbline.schema.tolerance import clipping_limit, relative
 from plumbline.schema.verdict import Divergence, Finding
@@ -189,3 +191,15 @@ def _off(side: LoggedStep, most: float) -> float:
     if side.gradient_norm is None:
         return math.inf
     return relative(min(side.gradient_norm, most), side.clipped_norm)
+
+
+def own_clipping(loaded: LoadedRecord, part: PartName) -> Mismatch | None:
+    """Return a step whose clipped norm is not what its own norm gives by the definition of clipping."""
+    log, most = log_of(loaded, part), loaded.record.spec.optimizer.max_grad_norm
+    limit = limits.PRODUCTION_FACTOR * clipping_limit("fp32", loaded.record.evidence.model)
+    norms = zip(log.gradient_norms, log.clipped_norms, strict=False) if log is not None else ()
+    for step, (norm, clipped) in enumerate(norms):
+        if norm is not None and (gap := relative(min(norm, most), clipped)) > limit:
+            why = fact("gradient.clipping", norm=norm, clipped=clipped)
+            return by_itself("gradient", "clipped", step, "clipping", why, observed=gap, limit=limit)
+    return None

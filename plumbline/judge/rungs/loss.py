@@ -1,14 +1,18 @@
-"""Rung of the loss: recomputed from logits."""
+"""Rung of the loss: recomputed from logits, and of a curve by its size."""
 
 from __future__ import annotations
 
 import math
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, of_log
+from plumbline.judge.pair import Pair, log_of
 from plumbline.judge.rungs.windows import proven_steps
+from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.fact import fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import floor_of, loss_gap
+from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.verdict import Divergence, Finding
 
 
@@ -54,3 +58,32 @@ def undefined_loss(pair: Pair, step: int) -> Mismatch | None:
     )
     likely = Suspicion("loss", fact("loss.definition"))
     return Mismatch(Divergence(stage="loss", step=step, at="loss"), (finding,), (likely,), basis="computed")
+
+
+def first_loss(pair: Pair, part: PartName) -> Mismatch | None:
+    """Return the first logged loss that differs by more than rounding can explain."""
+    logs = pair.logs(part)
+    left, right = (log.losses for log in logs) if logs is not None else ((), ())
+    if logs is None or None in left or None in right:
+        return None
+    ours, theirs = left[0] or 0.0, right[0] or 0.0
+    if loss_gap(ours, theirs) > limit_of("gradient", pair.reference.record.spec.precision_of(part)):  # of the logits
+        why = fact("log.first-loss", loss=theirs, reference=ours)
+        return of_log(part, Divergence(stage="loss", step=0, at="loss"), "unattributed", why)
+    most = limits.HIGHEST_LOSS * max(abs(loss) for loss in left if loss is not None)
+    step = next((step for step, loss in enumerate(right) if loss is not None and abs(loss) > most), None)
+    if step is None:
+        return None
+    why = fact("log.loss-too-large", step=step, loss=right[step], most=most)
+    return of_log(part, Divergence(stage="loss", step=step, at="loss"), "unattributed", why)
+
+
+def own_loss(loaded: LoadedRecord, part: PartName) -> Mismatch | None:
+    """Return a loss that contradicts the record's own logits and labels."""
+    log, most = log_of(loaded, part), limit_of("loss", loaded.record.spec.precision_of(part))
+    pairs = zip(log.defined_losses, log.losses, strict=False) if log is not None else ()
+    for step, (defined, own) in enumerate(pairs):
+        # A batch without a label has no loss.
+        if defined is not None and (off := loss_gap(defined, own)) > most:
+            return by_itself("loss", "loss", step, "loss", fact("stated.loss", step=step, off=off))
+    return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair
+from plumbline.judge.mismatches import Mismatch, Suspicion, of_log
+from plumbline.judge.pair import Pair, first_apart
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.fact import Statement, fact, joined
+from plumbline.schema.spec import PartName
 from plumbline.schema.verdict import Divergence, Finding
 
 _NAMED = 4
@@ -138,3 +139,12 @@ def _suspicion(differing: list[tuple[Parameter, Parameter]], count: int, *, rety
         return Suspicion("precision", why, (fact("model.num-parameters", num=len(differing), total=count),), names)
     why = fact("model.initial-values", num=len(differing), total=count)
     return Suspicion("weights.init", why, (fact("model.first", name=candidate.name),), names)
+
+
+def logged_start(pair: Pair, part: PartName) -> Mismatch | None:
+    """Return the mismatch of the weights before the first step of a part, by its log."""
+    logs = pair.logs(part)
+    if logs is None or first_apart(*(dict(log.weights) for log in logs)) != 0:
+        return None
+    at = Divergence(stage="weights", step=0, at="weights")
+    return of_log(part, at, "weights.init", fact("log.start", part=part), shown=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise, repeat
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, of_log
+from plumbline.judge.pair import Pair, log_of
 from plumbline.judge.rungs.model import restructured
+from plumbline.records import LoadedRecord
 from plumbline.schema import limits
+from plumbline.schema.captured import captured
 from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.fact import Statement, fact, joined
+from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import relative
 from plumbline.schema.verdict import Divergence, Finding
 
@@ -25,12 +29,16 @@ _NAMED = 4
 _Rate = float | tuple[float, ...] | None
 
 
-def schedule(pair: Pair, step: int) -> Mismatch | None:
+def schedule(pair: Pair, step: int, part: PartName = "probe") -> Mismatch | None:
     """Return a mismatch of the learning rate at `step`."""
-    found = other_rates(*(side.learning_rate for side in pair.common[step]))
+    found = _other_rates(*(side.learning_rate for side in pair.at(part, step)))
     if found is None:
         return None
     rate, ours, theirs = found
+    if part != "probe":
+        is_resumed = any(step in log.resumed_at for log in (pair.logs(part) or ())[1:])
+        why = fact("log.rate", step=step, rate=rate, resumed=fact("log.at-resume", step=step) if is_resumed else "")
+        return of_log(part, Divergence(stage="schedule", step=step, at="learning rate"), "schedule", why, shown=True)
     finding = Finding(
         check="probe.learning_rate",
         outcome="drift",
@@ -43,7 +51,7 @@ def schedule(pair: Pair, step: int) -> Mismatch | None:
     return Mismatch(at, (finding,), (Suspicion("schedule", why),), basis="given")
 
 
-def other_rates(ours: _Rate, theirs: _Rate) -> tuple[Statement, float | None, float | None] | None:
+def _other_rates(ours: _Rate, theirs: _Rate) -> tuple[Statement, float | None, float | None] | None:
     """Describe two steps' different learning rates, and return those of the groups that differ most."""
     left, right = (() if each is None else each if isinstance(each, tuple) else (each,) for each in (ours, theirs))
     if len(left) != len(right):
@@ -143,3 +151,17 @@ def after_clipping(step: int) -> Suspicion:
     """Return the suspicion that gradients changed after their recording."""
     why = fact("optimizer.changed-gradients", step=step)
     return Suspicion("gradient", why, (fact("optimizer.recorded-after-clipping"),))
+
+
+def own_update(loaded: LoadedRecord, part: PartName) -> Mismatch | None:
+    """Return an update that wrongly left the weights unchanged."""
+    # A captured log sums a sample of the weights.
+    if (log := log_of(loaded, part)) is None or captured(loaded.record.spec):
+        return None
+    for (done, mark), (later, other) in pairwise(sorted(log.weights)):
+        norms = log.gradient_norms[done:later] or repeat(1.0)  # an incomplete log has none
+        rates = (rate if isinstance(rate, tuple) else (rate,) for rate in log.learning_rates[done:later])
+        if mark == other and any(any(a) and b for a, b in zip(rates, norms, strict=False)):
+            why = fact("stated.update", part=part, step=done)
+            return by_itself("optimizer", "optimizer", done, "weights", why)
+    return None

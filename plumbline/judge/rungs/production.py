@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion, by_itself
 from plumbline.judge.native import has_compiled
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
@@ -54,6 +54,18 @@ def checked(side: LoadedRecord) -> tuple[Checked, ...]:
         *(Checked(stage, name, error, floor_of(stage, "fp32")) for stage, name, error in stages),
         *(Checked(each.stage, each.name, each.error, most, True) for each, most in kernel_limits(checks.kernels)),
     )
+
+
+def own_formula(side: LoadedRecord, _part: PartName) -> Mismatch | None:
+    """Return a tensor of `speed` that is not what the plain model computes."""
+    found = next((each for each in checked(side) if each.is_over), None)
+    if found is None:
+        return None
+    stage, name = found.stage, found.name
+    why = fact("production.formula", name=name, stage=stage)
+    if found.is_compiled:
+        why = fact("production.compiled", name=name, stage=stage)
+    return by_itself(CODES[stage], stage, None, name, why, shown=True, observed=found.error, limit=found.limit)
 
 
 def unsteady(pair: Pair) -> Mismatch | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from plumbline.judge.mismatches import Mismatch, Suspicion
-from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.log import Trained, first_step_apart
+from plumbline.judge.pair import Pair, first_step_apart
 from plumbline.schema.fact import Statement, fact
+from plumbline.schema.spec import PartName
 from plumbline.schema.step_log import Inconsistency
 from plumbline.schema.verdict import CauseCode, Divergence, Finding
 
@@ -15,7 +15,7 @@ _CODES: dict[str, CauseCode] = {
 """Cause by the part of the state; weights and moments are the optimizer's."""
 
 
-def own_state(pair: Pair, part: Trained, *, parted: bool = False) -> Mismatch | None:
+def own_state(pair: Pair, part: PartName, *, parted: bool = False) -> Mismatch | None:
     """Return a mismatch if a run's state changed outside its steps.
 
     `parted`: of processes whose state differs, which is the consequence of a part that a window may name.
@@ -48,7 +48,7 @@ def _code(found: Inconsistency) -> CauseCode:
 
 
 def _mismatch(
-    part: Trained, check: str, code: CauseCode, why: Statement, place: tuple[int, str], *evidence: Statement
+    part: PartName, check: str, code: CauseCode, why: Statement, place: tuple[int, str], *evidence: Statement
 ) -> Mismatch:  # fmt: skip
     step, name = place
     finding = Finding(check=f"{part}.{check}", outcome="drift", metric=fact("windows.own-state"), observed=name)

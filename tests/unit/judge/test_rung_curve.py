@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from plumbline.judge.mismatches import Mismatch
-from plumbline.judge.pair import Pair
-from plumbline.judge.parts import evaluated
-from plumbline.judge.rungs.log import first_step_apart, logged
+from plumbline.judge.pair import Pair, first_step_apart
+from plumbline.judge.walk import evaluated, logged
 from plumbline.records import LoadedRecord
 
 from .rung_records import BATCHES, END, LEARN, STEPS, Content, both, code, log, masked, side, why, with_learn
