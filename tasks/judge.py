@@ -19,7 +19,7 @@ from plumbline.night.rounds.baselines import name_changed_tasks, read_baselines
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import Baselines, apply_canary, judge_harvest, prove_round, proven_note
 from plumbline.night.rounds.night_cost import with_usage
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import History, Nights, decide_nights
 from plumbline.night.rounds.outcome import join, sum_up
 from plumbline.night.rounds.series import count_unjudged, read_history
@@ -47,8 +47,9 @@ def judge_records(round_: Round, gathered: GatheredRecords, folder: Path) -> Jud
     baselines, unreadable = read_baselines(round_, central, folder)
     history = read_history(round_, central)
     nights = decide_nights(round_, gathered, history, baselines, datetime.now(UTC))
-    harvest = judge_harvest(round_, gathered, baselines, unreadable)
-    results = apply_nights(harvest, nights, round_.suite.gates.accuracy_margin)
+    margin = round_.suite.gates.accuracy_margin
+    harvest = judge_harvest(round_, gathered, baselines, unreadable, past_nights(nights, margin))
+    results = apply_nights(harvest, nights, margin)
     results = name_changed_tasks(round_, central, gathered, results, folder)
     proofs = prove_round(round_, gathered)
     return Judged(apply_canary(results, proofs), baselines, nights, history, proven_note(round_, proofs))

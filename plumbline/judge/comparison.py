@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from plumbline.judge.compared import Compared, Comparisons
 from plumbline.judge.gates import GATES
 from plumbline.judge.gates.accuracy import parting
-from plumbline.judge.gates.gate import Asked, GateRequest
+from plumbline.judge.gates.gate import Asked, GateRequest, PastNights
 from plumbline.judge.mismatches import Mismatch, Suspicion
 from plumbline.judge.pair import Pair, log_of
 from plumbline.judge.rungs.captured import captured_notes, lost_formula
@@ -36,18 +36,19 @@ def compare(
     against: str = "",
     throughput: Asked = True,
     confirms: SpeedEvidence | None = None,
+    nights: PastNights = PastNights(),  # noqa: B008 - frozen
     table: Comparisons | None = None,
 ) -> Judgement:
     """Judge `candidate` against `reference`: verdict, first divergence and causes.
 
     Throughput is judged within one platform only, and only if `throughput` asks for it: a record that is not a baseline
     has no information on the expected speed of a platform. If it is `demanded`, a pair whose throughput cannot
-    be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow. `table` has the comparisons of the
-    round, so that no pair is compared again.
+    be judged is `inconclusive`. `confirms` is the rerun of a run that was too slow, `nights` what the history decides.
+    `table` has the comparisons of the round, so that no pair is compared again.
     """
     compared = (table if table is not None else Comparisons()).of(reference, candidate)
     try:
-        judgement = _judge(compared, GateRequest(gates, throughput, confirms))
+        judgement = _judge(compared, GateRequest(gates, throughput, confirms, nights))
     except InvalidInputError as error:
         finding = Finding(check="record.parts", outcome="invalid", metric="record", detail=str(error))
         judgement = Judgement(verdict="invalid", findings=(finding,))

@@ -8,6 +8,7 @@ from typing import Any
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, trusted_reference
+from plumbline.judge.gates.gate import PastNights
 from plumbline.judge.rungs.production import production_notes
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
@@ -28,12 +29,13 @@ def judge_round(
     *,
     reruns: Mapping[str, LoadedRecord] | None = None,
     platform_gates: Mapping[str, Gates] | None = None,
+    nights: Mapping[str, PastNights] | None = None,
     table: Comparisons | None = None,
 ) -> dict[str, PlatformResult]:
     """Return one result for each platform that has a record.
 
     All are judged against `trusted_reference`: `reference`, unless that platform is the different one. `reruns` confirm
-    or refute a drop in speed. `table` has the comparisons of the round.
+    or refute a drop in speed. `nights` has what each platform's history decides, `table` the comparisons of the round.
     """
     table = table if table is not None else Comparisons()
     gates_of = {name: (platform_gates or {}).get(name, gates) for name in records}
@@ -46,6 +48,7 @@ def judge_round(
             baseline=baselines.get(name),
             gates=gates_of[name],
             rerun=(reruns or {}).get(name),
+            nights=(nights or {}).get(name, PastNights()),
             table=table,
         )
         for name in records
@@ -62,6 +65,7 @@ def _platform(
     baseline: LoadedRecord | None,
     gates: Gates,
     rerun: LoadedRecord | None,
+    nights: PastNights,
     table: Comparisons,
 ) -> PlatformResult:
     record = records[name]
@@ -74,11 +78,11 @@ def _platform(
         against = f"baseline {baseline.record.record_id}"
         problem = rerun_problem(record, rerun) if rerun is not None else ""
         confirms = rerun.record.evidence.speed if rerun is not None and not problem else None
-        part = compare(baseline, record, gates, against=against, confirms=confirms, table=table)
+        part = compare(baseline, record, gates, against=against, confirms=confirms, nights=nights, table=table)
         note = Note(text=fact("round.useless-rerun", problem=problem))
         parts.append(part.replace(notes=(*part.notes, note)) if problem else part)
     if not parts:
-        parts.append(_alone(record, gates, table))
+        parts.append(_alone(record, gates, nights, table))
     judgement = merge(parts)
     if baseline is None and judgement.verdict == "pass":
         judgement = judgement.replace(notes=(*judgement.notes, _NO_BASELINE))
@@ -125,9 +129,9 @@ def _place(divergence: Divergence) -> str:
     return f"{divergence.part} {divergence.stage}".strip() + f"{step}{f': {divergence.at}' if divergence.at else ''}"
 
 
-def _alone(record: LoadedRecord, gates: Gates, table: Comparisons) -> Judgement:
+def _alone(record: LoadedRecord, gates: Gates, nights: PastNights, table: Comparisons) -> Judgement:
     """Judge a record without a reference: is the record complete and finite?"""
-    judgement = compare(record, record, gates, table=table)
+    judgement = compare(record, record, gates, nights=nights, table=table)
     if judgement.verdict != "pass":
         return judgement
     detail = fact("round.alone")

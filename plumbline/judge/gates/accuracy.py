@@ -10,7 +10,7 @@ from plumbline.judge.gates.gate import GateRequest, GateResult
 from plumbline.judge.pair import Pair
 from plumbline.judge.statistics.equivalence import McNemar, mcnemar
 from plumbline.schema.evidence import EvaluationEvidence, LearnEvidence
-from plumbline.schema.fact import Statement, fact
+from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding, Outcome
 
@@ -23,7 +23,7 @@ _UNEXPLAINED = Cause(
 
 def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
     """Judge the final accuracy of the learning run."""
-    findings = tuple(learn(pair, request.gates))
+    findings = tuple(learn(pair, request.gates, request.nights.equal_accuracy))
     if not any(finding.outcome == "drift" for finding in findings):
         return GateResult(findings)
     return GateResult(
@@ -31,8 +31,11 @@ def accuracy_gate(pair: Pair, request: GateRequest) -> GateResult:
     )
 
 
-def learn(pair: Pair, gates: Gates) -> list[Finding]:
-    """Return a finding on the final accuracy, if both have one."""
+def learn(pair: Pair, gates: Gates, equal: Statement = "") -> list[Finding]:
+    """Return a finding on the final accuracy, if both have one.
+
+    `equal`: why many nights show equivalence, which is stronger evidence than one pair of runs that decides nothing.
+    """
     left, right = pair.reference.record.evidence.learn, pair.candidate.record.evidence.learn
     if left is None or right is None:
         return []
@@ -44,13 +47,17 @@ def learn(pair: Pair, gates: Gates) -> list[Finding]:
     if ours is None or theirs is None or ours.accuracy is None or theirs.accuracy is None:
         return [_finding("inconclusive", None, gates, fact("accuracy.none"))]
     gap = theirs.accuracy - ours.accuracy
-    detail = fact("accuracy.values", accuracy=theirs.accuracy, reference=ours.accuracy, num_rows=theirs.num_rows)
+    detail: Statement = fact(
+        "accuracy.values", accuracy=theirs.accuracy, reference=ours.accuracy, num_rows=theirs.num_rows
+    )
     shared = shared_rows(pair)
     outcome = _outcome(abs(gap), accuracy_error(ours, theirs), gates)
     if shared is not None:
         detail = fact("accuracy.resolved", detail=detail, resolution=_resolution(shared, gates))
         if outcome == "drift" and shared.p_value > _two_sided(gates.accuracy_standard_errors):
             outcome = "inconclusive"
+    if outcome == "inconclusive" and equal:
+        outcome, detail = "pass", joined((detail, equal))
     return [_finding(outcome, gap, gates, detail)]
 
 

@@ -8,11 +8,21 @@ from typing import Literal
 
 from plumbline.judge.pair import Pair
 from plumbline.schema.evidence import SpeedEvidence
+from plumbline.schema.fact import Statement
 from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Cause, Divergence, Finding
 
 Asked = bool | Literal["demanded"]
 """Whether throughput is judged; `demanded`: a pair that cannot be judged is inconclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastNights:
+    """What the nights decide of a record's numbers, instead of a gate or beside it."""
+
+    own_throughput: bool = False
+    equal_accuracy: Statement = ""
+    """Why they show an accuracy equivalent to the baseline's; empty if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class GateRequest:
     throughput: Asked = True
     confirms: SpeedEvidence | None = None
     """The independent rerun of a run that was too slow."""
+    nights: PastNights = PastNights()
 
 
 @dataclass(frozen=True, slots=True)

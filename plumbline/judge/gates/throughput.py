@@ -40,8 +40,8 @@ def noise_of(speed: SpeedEvidence) -> float:
 
 
 def throughput_gate(pair: Pair, request: GateRequest) -> GateResult:
-    """Judge the throughput run, if the request asks for this gate."""
-    if not request.throughput:
+    """Judge the throughput run, if the request asks for this gate and no nights decide."""
+    if not request.throughput or request.nights.own_throughput:
         return GateResult()
     demanded = request.throughput == "demanded"
     findings, causes = speed(pair, request.gates, confirms=request.confirms, demanded=demanded)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from plumbline.judge import Comparisons, TrustedReference, judge_round, needs_rerun, trusted_reference
 from plumbline.judge.canary import CanaryResult, ProbeProofs, canary_findings, prove
 from plumbline.judge.comparison import compare
+from plumbline.judge.gates.gate import PastNights
 from plumbline.judge.whole import stands_alone
 from plumbline.night.rounds.gathered import Absence, GatheredRecords
 from plumbline.night.rounds.isolation import Defect, isolated, largest_judgeable
@@ -51,11 +52,16 @@ def reference_of(
 
 
 def judge_harvest(
-    round_: Round, gathered: GatheredRecords, baselines: Baselines, unreadable: Mapping[str, Mapping[str, str]]
+    round_: Round,
+    gathered: GatheredRecords,
+    baselines: Baselines,
+    unreadable: Mapping[str, Mapping[str, str]],
+    past: Mapping[str, Mapping[str, PastNights]],
 ) -> dict[str, dict[str, PlatformResult]]:
-    """Return judgements by workload and platform. `unreadable` names damaged baselines."""
+    """Return judgements by workload and platform. `unreadable` names damaged baselines, `past` what nights decide."""
     results = {
-        workload: _judge_workload(round_, workload, gathered, baselines.get(workload, {})) for workload in round_.specs
+        workload: _judge_workload(round_, workload, gathered, baselines.get(workload, {}), past.get(workload, {}))
+        for workload in round_.specs
     }
     for workload, damaged in unreadable.items():
         for platform in damaged.keys() & gathered.of(workload).keys():
@@ -86,9 +92,13 @@ def reruns_needed(judged: Mapping[str, Mapping[str, PlatformResult]]) -> tuple[A
 
 
 def _judge_workload(
-    round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
+    round_: Round,
+    workload: str,
+    gathered: GatheredRecords,
+    baselines: Mapping[str, LoadedRecord],
+    past: Mapping[str, PastNights],
 ) -> dict[str, PlatformResult]:
-    judged, defects = _judged(round_, workload, gathered, baselines)
+    judged, defects = _judged(round_, workload, gathered, baselines, past)
     records = {name: record for name, record in gathered.of(workload).items() if name in judged}
     reference = stand_in(round_, records)
     missing = {
@@ -112,7 +122,11 @@ def _judge_workload(
 
 
 def _judged(
-    round_: Round, workload: str, gathered: GatheredRecords, baselines: Mapping[str, LoadedRecord]
+    round_: Round,
+    workload: str,
+    gathered: GatheredRecords,
+    baselines: Mapping[str, LoadedRecord],
+    past: Mapping[str, PastNights],
 ) -> tuple[dict[str, PlatformResult], dict[str, Defect]]:
     """Judge all records, excluding those that cause errors."""
     records, reruns = gathered.of(workload), gathered.of(workload, RERUN)
@@ -126,6 +140,7 @@ def _judged(
             round_.suite.gates,
             reruns=reruns,
             platform_gates={name: gates_of(round_, name) for name in round_.suite.platforms},
+            nights=past,
             table=gathered.table,
         )
 

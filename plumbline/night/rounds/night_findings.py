@@ -1,4 +1,4 @@
-"""Findings and causes from comparing nights, added to each platform's result. Pure."""
+"""What the nights decide: which numbers are theirs before records are judged, and their findings afterwards. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from plumbline.judge.gates.throughput import CHECK
+from plumbline.judge.gates.gate import PastNights
 from plumbline.judge.history.night import LineDecision
 from plumbline.judge.history.segments import past_of
 from plumbline.judge.statistics.equivalence import equivalence, locks_of
 from plumbline.night.rounds.night_answers import SPEED_METRICS
-from plumbline.night.rounds.nights import Nights
-from plumbline.night.rounds.software import MACHINE_CODES, SoftwareChange
+from plumbline.night.rounds.nights import Nights, PlatformNight
+from plumbline.night.rounds.software import SoftwareChange
 from plumbline.report.decisions import finding_of, sentence
 from plumbline.schema import limits
 from plumbline.schema.fact import joined
@@ -21,11 +21,28 @@ from plumbline.schema.verdict import Cause, Finding, Note, PlatformResult, worst
 Results = Mapping[str, Mapping[str, PlatformResult]]
 """By workload, then by platform."""
 
-_SLOW = frozenset({*MACHINE_CODES, "software"})
+
+def past_nights(nights: Nights, accuracy_margin: float) -> dict[str, dict[str, PastNights]]:
+    """Return, by workload and platform, which numbers the nights decide."""
+    past: dict[str, dict[str, PastNights]] = {}
+    for platform, night in nights.items():
+        for workload in {one.line.workload for one in night.decisions}:
+            mine = _of_workload(night, workload)
+            owned = (one for one in mine if one.line.metric.name == "throughput")
+            detail, is_equivalent = _equivalence(mine, accuracy_margin)
+            past.setdefault(workload, {})[platform] = PastNights(
+                own_throughput=any(one.reason not in ("learning", "missing") for one in owned),
+                equal_accuracy=detail if is_equivalent else "",
+            )
+    return past
+
+
+def _of_workload(night: PlatformNight, workload: str) -> list[LineDecision]:
+    return [one for one in night.decisions if one.line.workload == workload]
 
 
 def apply_nights(results: Results, nights: Nights, accuracy_margin: float) -> dict[str, dict[str, PlatformResult]]:
-    """Add the decision engine's findings, which replace the throughput gate's."""
+    """Add what the decision engine finds, to results that were judged with `past_nights`."""
     changed = {workload: dict(platforms) for workload, platforms in results.items()}
     for platform, night in nights.items():
         for workload, platforms in changed.items():
@@ -35,10 +52,12 @@ def apply_nights(results: Results, nights: Nights, accuracy_margin: float) -> di
                 finding = Finding(check="history.series", outcome="invalid", detail=night.damage)
                 platforms[platform] = _with_findings(platforms[platform], [finding])
             elif night.decisions:
-                mine = [one for one in night.decisions if one.line.workload == workload]
+                mine = _of_workload(night, workload)
                 change = night.software.get(workload, SoftwareChange("unavailable"))
-                applied = _applied(_of_history(platforms[platform], mine), mine, change, night.signs.get(workload))
-                platforms[platform] = with_equivalence(applied, mine, accuracy_margin)
+                applied = _applied(platforms[platform], mine, change, night.signs.get(workload))
+                detail, _ = _equivalence(mine, accuracy_margin)
+                notes = (*applied.notes, Note(text=detail)) if detail else applied.notes
+                platforms[platform] = applied.replace(notes=notes)
     return changed
 
 
@@ -65,10 +84,9 @@ def _applied(
         is_slow_machine = reason == "machine" and decision.verdict == "inconclusive" and signs is not None
         if decision.verdict == "drift" or is_slow_machine:
             causes.append(_cause(decision, change, signs))
-    judged = _with_ab_answer(result, decided, change, signs)
-    codes = {cause.code for cause in judged.causes}
+    codes = {cause.code for cause in result.causes}
     causes = [cause for cause in causes if cause.code not in codes and not (codes and cause.code == "unattributed")]
-    changed = _with_findings(judged, findings)
+    changed = _with_findings(result, findings)
     return changed.replace(
         causes=(*changed.causes, *{cause.code: cause for cause in causes}.values()),
         notes=(*changed.notes, *notes),
@@ -77,8 +95,8 @@ def _applied(
     )
 
 
-def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], margin: float) -> PlatformResult:
-    """Add an accuracy equivalence test, which never worsens a verdict.
+def _equivalence(decided: Sequence[LineDecision], margin: float) -> tuple[str, bool]:
+    """Return what the nights' accuracies show by an equivalence test, and whether that is equivalence; "": nothing.
 
     Nights by earlier software say nothing about tonight's: with them, the first nights of a loss would pass. A loss is
     called by the decision engine.
@@ -86,7 +104,7 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
     made = next((one for one in decided if one.line.metric.name == "accuracy"), None)
     reference = made.decision.reference if made is not None else None
     if made is None or reference is None:
-        return result
+        return "", False
     past = past_of(made.line)
     values = [-value for value in past.values.tolist()]
     # Nights of one lock repeat one seed's end: with a new lock since, each lock is one value.
@@ -101,61 +119,21 @@ def with_equivalence(result: PlatformResult, decided: Sequence[LineDecision], ma
         )
     test = equivalence(*groups, margin)
     if test is None:
-        return result
+        return "", False
+    is_equivalent = test.outcome == "equivalent"
+    if is_equivalent and (made.verdict != "pass" or abs(-newest[-1] - reference.centre) > margin):
+        return "", False  # the mean of many nights hides a loss that begins tonight
     detail = (
         f"accuracy of {len(groups[1])} {kind} against {len(groups[0])}: {test.outcome} within {margin:g} "
         f"(difference {test.difference:+.4f}, 90% interval {test.low:+.4f} to {test.high:+.4f}); "
         f"they resolve {test.resolvable:.4f}; resolving {margin:g} takes {test.runs_needed} {kind} a side"
     )
-    if test.outcome == "equivalent" and (made.verdict != "pass" or abs(-newest[-1] - reference.centre) > margin):
-        return result  # the mean of many nights hides a loss that begins tonight
-    if test.outcome == "equivalent":
-        # Many nights are stronger evidence than one pair of runs that is not bitwise equal.
-        findings = tuple(
-            finding.replace(outcome="pass", detail=joined((finding.detail, detail)))
-            if finding.check == "learn.accuracy" and finding.outcome == "inconclusive"
-            and finding.against.startswith("baseline") and finding.observed is not None
-            else finding
-            for finding in result.findings
-        )  # fmt: skip
-        result = result.replace(findings=findings, verdict=worst([finding.outcome for finding in findings]))
-    return result.replace(notes=(*result.notes, Note(text=detail)))
+    return detail, is_equivalent
 
 
 def _with_findings(result: PlatformResult, findings: Sequence[Finding]) -> PlatformResult:
     verdict = worst([result.verdict, *(finding.outcome for finding in findings)])
     return result.replace(verdict=verdict, findings=(*result.findings, *findings))
-
-
-def _of_history(result: PlatformResult, decided: Sequence[LineDecision]) -> PlatformResult:
-    """Drop the gate's throughput finding if the decision engine judges throughput."""
-    owned = any(one.line.metric.name == "throughput" and one.reason not in ("learning", "missing") for one in decided)
-    gate = [finding for finding in result.findings if finding.check == CHECK]
-    if not owned or not gate:
-        return result
-    left = tuple(finding for finding in result.findings if finding.check != CHECK)
-    if all(finding.outcome == "pass" for finding in gate):
-        return result.replace(findings=left)
-    verdict = worst([finding.outcome for finding in left]) if left else "pass"
-    at = result.first_divergence
-    causes = tuple(cause for cause in result.causes if cause.code not in _SLOW and verdict == "drift")
-    first = None if at is not None and at.stage == "throughput" else at
-    return result.replace(verdict=verdict, findings=left, causes=causes, first_divergence=first)
-
-
-def _with_ab_answer(
-    result: PlatformResult, decided: Sequence[LineDecision], change: SoftwareChange, signs: Cause | None
-) -> PlatformResult:
-    """Replace guessed causes by the A/B test's result."""
-    answered = [one for one in decided if one.decision.difference is not None]
-    named = next((one for one in answered if one.decision.reason == "software"), None)
-    if named is not None:
-        others = tuple(one for one in result.causes if one.code not in {*MACHINE_CODES, "software", "unattributed"})
-        return result.replace(causes=(*others, _cause(named, change, signs)))
-    if answered and any(one.code == "software" for one in result.causes):
-        others = tuple(one for one in result.causes if one.code != "software")
-        return result.replace(causes=(*others, _cause(answered[0], change, signs)))
-    return result
 
 
 def _cause(one: LineDecision, change: SoftwareChange, signs: Cause | None) -> Cause:

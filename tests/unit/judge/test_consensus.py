@@ -54,7 +54,7 @@ def experiments(records: dict[str, LoadedRecord], baselines: dict[str, LoadedRec
     """Return the platforms on which a round orders experiments first."""
     round_ = round_of("".join(records))
     gathered = GatheredRecords({Assignment(name, "w", MAIN): record for name, record in records.items()})
-    results = judge_harvest(round_, gathered, {"w": baselines}, {})
+    results = judge_harvest(round_, gathered, {"w": baselines}, {}, {})
     cases = open_cases(round_, gathered, {"w": baselines}, results)
     return {assignment.platform for _, _, assignment in wanted(cases)}
 

@@ -67,7 +67,7 @@ def test_a_round_moves_the_drift_to_an_interrupted_reference(healthy: bool) -> N
     round_ = make_round()
     records = {"aws": placed(curve(resumed_at=[4]), "aws"), "azure": placed(curve(5), "azure")}
     gathered = GatheredRecords({Assignment(name, "w", MAIN): record for name, record in records.items()})
-    results = judge_harvest(round_, gathered, {}, {})
+    results = judge_harvest(round_, gathered, {}, {}, {})
     assert [result.verdict for result in results["w"].values()] == ["pass", "drift"]
     if not healthy:  # its drift from its own baseline stays
         own = Finding(check="speed.throughput", outcome="drift", against="baseline old")

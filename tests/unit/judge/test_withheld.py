@@ -294,7 +294,7 @@ def test_a_reference_that_withholds_evidence_decides_nothing_for_others(name: st
         name: LoadedRecord(before.record.replace(record_id=f"old-{name}", platform=name), before.folder, before.arrays)
         for name in NAMES
     }
-    results = judge_harvest(make_round(), GatheredRecords(records), {"w": accepted}, {})["w"]
+    results = judge_harvest(make_round(), GatheredRecords(records), {"w": accepted}, {}, {})["w"]
     found = {platform: result.verdict for platform, result in results.items()}
     assert found["aws"] != "pass"
     assert (found["azure"], found["gcp"]) == ("pass", "pass")

@@ -40,7 +40,7 @@ def test_only_the_platform_that_is_off_drifts_and_gets_experiments() -> None:
     for off, against in (("aws", "azure"), ("gcp", "aws")):
         round_, results_found = make_round(), gathered(off)
         baselines = {"w": {name: old(name) for name in NAMES}}
-        results = judge_harvest(round_, results_found, baselines, {})
+        results = judge_harvest(round_, results_found, baselines, {}, {})
         assert {name: result.verdict for name, result in results["w"].items()} == {
             name: "drift" if name == off else "pass" for name in NAMES
         }

@@ -77,7 +77,7 @@ class World:
 
     def verdict(self) -> RoundVerdict:
         result = self.gathered()
-        results = judge_harvest(self.round, result, {}, {})
+        results = judge_harvest(self.round, result, {}, {}, {})
         return sum_up(self.round, {name: join({"w": results["w"][name]}) for name in self.suite.platforms})
 
     def kind(self, name: str) -> RecordKind:
@@ -232,7 +232,7 @@ def test_a_reference_with_another_spec_does_not_make_the_honest_platforms_invali
     world.deliver("gcp")
     result = world.gathered()
     assert sorted(result.of("w")) == ["azure", "gcp"]
-    results = judge_harvest(world.round, result, {}, {})["w"]
+    results = judge_harvest(world.round, result, {}, {}, {})["w"]
     assert results["aws"].verdict == "invalid"
     assert not any("spec" in finding.check for name in ("azure", "gcp") for finding in results[name].findings)
     assert any("compared with azure" in said(note.text) for note in results["gcp"].notes)
@@ -322,7 +322,7 @@ def test_an_infrastructure_failure_is_inconclusive_and_touches_no_other_platform
         world.deliver(name, **({"exit": FAILED} if name == failed else {}))
     assert world.kind(failed) is RecordKind.INFRASTRUCTURE
     results_found = world.gathered()
-    result = judge_harvest(world.round, results_found, {}, {})["w"][failed]
+    result = judge_harvest(world.round, results_found, {}, {}, {})["w"][failed]
     assert (result.verdict, result.unavailable) == ("inconclusive", "unavailable: s3://data: no answer within 32 s")
     assert failed not in results_found.of("w")
     # It is kept all the same: what ended the training is in it.

@@ -13,7 +13,7 @@ from plumbline.night.central.series import extend_series, read_series
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import PlatformNight, decide_nights, night_reruns
 from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.night.rounds.series import read_history
@@ -64,7 +64,7 @@ def _tonight(
         name = f"{main.record.record_id}-{assignment.what}"
         found.records[assignment] = LoadedRecord(rerun.record.replace(record_id=name), rerun.folder, rerun.arrays)
     decided = decide_nights(round_, found, history, baselines)
-    judged = judge_harvest(round_, found, baselines, {})
+    judged = judge_harvest(round_, found, baselines, {}, past_nights(decided, 0.02))
     return keep(apply_nights(judged, decided, 0.02)["unit"]["left"]), decided, len(asked)
 
 

@@ -53,7 +53,7 @@ def test_a_round_compares_each_pair_and_checks_each_record_once(changed: dict[st
     before = {name: whole(record(name, record={"record_id": f"{name}-before"})) for name in PLATFORMS}
 
     def night() -> None:
-        results = judge_harvest(round_, gathered, {"w": before}, {})
+        results = judge_harvest(round_, gathered, {"w": before}, {}, {})
         open_cases(round_, gathered, {"w": before}, results)
 
     found = calls(night)

@@ -9,31 +9,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plumbline.judge.gates.accuracy import learn
 from plumbline.judge.history.allowed import allowed_for, learned_margins
 from plumbline.judge.history.decision import Answers
 from plumbline.judge.history.metrics import METRICS, extended
 from plumbline.judge.history.night import LineDecision, judge_lines
 from plumbline.judge.history.segments import lines_of
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.judge.pair import Pair
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import PlatformNight, limits_of
 from plumbline.schema.series import NightRow, SeriesFile
 from plumbline.schema.suite import Dispatch, Gates, Suite
 from plumbline.schema.verdict import Finding, PlatformResult
 from tests.kept_results import keep
+from tests.unit.judge.made_records import learned
 from tests.unit.night.rounds.test_nights import BEGIN, suite_of
 
 MARGIN = 0.02
 SUITE = suite_of(Path("/x"), accuracy_margin=MARGIN)
-UNSURE = Finding(
-    check="learn.accuracy", outcome="inconclusive", observed=-0.021, limit=MARGIN, against="baseline r000", detail="d"
-)
+UNSURE = Pair(learned(0.85, (0.7, 0.5), "a"), learned(0.829, (0.7, 0.6), "b"))
+"""Two runs whose accuracies alone decide nothing."""
 
 
 def tonight(
     values: Sequence[float],
     metric: str = "accuracy",
     software: Sequence[str] | None = None,
-    find: Finding | None = None,
+    pair: Pair | None = None,
     *,
     is_kept: bool = True,
 ) -> tuple[PlatformResult, LineDecision]:
@@ -50,9 +52,12 @@ def tonight(
     key = ("unit", metric)
     again = Answers(reruns=tuple(line.metric.scores(line.values[-1:]).tolist()))
     (decided,) = judge_lines([line], limits_of(SUITE), {key: again}, {key: "unavailable"})
-    findings = (find or Finding(check="probe.equality", outcome="pass"),)
-    result = PlatformResult(verdict=findings[0].outcome, findings=findings)
     nights = {"left": PlatformNight((decided,))}
+    equal = past_nights(nights, MARGIN)["unit"]["left"].equal_accuracy
+    findings = (Finding(check="probe.equality", outcome="pass"),)
+    if pair is not None:
+        findings = tuple(learn(pair, Gates(accuracy_margin=MARGIN), equal))
+    result = PlatformResult(verdict=findings[0].outcome, findings=findings)
     judged = apply_nights({"unit": {"left": result}}, nights, MARGIN)["unit"]["left"]
     return keep(judged) if is_kept else judged, decided
 
@@ -62,10 +67,10 @@ def noisy(level: float, sd: float, count: int, seed: int = 0) -> list[float]:
 
 
 def test_many_nights_resolve_what_one_pair_of_runs_cannot() -> None:
-    same, _ = tonight(noisy(0.85, 0.005, 60), find=UNSURE)
+    same, _ = tonight(noisy(0.85, 0.005, 60), pair=UNSURE)
     assert same.verdict == "pass"
     assert "equivalent within 0.02" in str(same.notes[0].text)
-    lost, _ = tonight([*noisy(0.85, 0.005, 45), *noisy(0.80, 0.005, 5)], find=UNSURE)
+    lost, _ = tonight([*noisy(0.85, 0.005, 45), *noisy(0.80, 0.005, 5)], pair=UNSURE)
     assert lost.verdict == "drift"
     assert {finding.check for finding in lost.findings if finding.outcome == "drift"} == {"history.accuracy"}
 
@@ -76,12 +81,12 @@ def test_nights_of_one_lock_are_one_value() -> None:
     for seed in range(20):
         ends = np.random.default_rng(seed).normal(0.85, 0.0137, 10)
         values, software = np.repeat(ends, 7).tolist(), [f"lock-{night // 7}" for night in range(70)]
-        result, _ = tonight(values, software=software, find=UNSURE, is_kept=False)
+        result, _ = tonight(values, software=software, pair=UNSURE, is_kept=False)
         assert not [finding for finding in result.findings if "equivalence" in finding.check]
         vouched += result.verdict == "pass"
     assert vouched <= 2
     close = np.repeat(np.random.default_rng(1).normal(0.85, 0.004, 10), 7).tolist()
-    assert tonight(close, software=software, find=UNSURE, is_kept=False)[0].verdict == "pass"
+    assert tonight(close, software=software, pair=UNSURE, is_kept=False)[0].verdict == "pass"
 
 
 @pytest.mark.parametrize("lost", [MARGIN, 1.5 * MARGIN])
@@ -92,7 +97,7 @@ def test_a_lock_at_or_beyond_the_margin_is_seldom_vouched_for(lost: float) -> No
         ends = np.random.default_rng(seed).normal(0.85, 0.004, 10)
         values = np.repeat([*ends[:9], ends[9] - lost], 7).tolist()
         software = [f"lock-{night // 7}" for night in range(70)]
-        result, decided = tonight(values, software=software, find=UNSURE, is_kept=False)
+        result, decided = tonight(values, software=software, pair=UNSURE, is_kept=False)
         vouched += result.verdict == "pass"
         assert decided.verdict != "drift" or decided.reason == "lasting"
     assert vouched <= 4, vouched
@@ -107,15 +112,15 @@ def test_the_first_nights_of_an_accuracy_loss_never_pass(sd: float, lost: float,
         for night in range(1, 9):
             after = [0.9 - lost, *noisy(0.9 - lost, sd, night - 1, seed + 10)][::-1]
             software = ["a"] * 40 + ["b" if upgraded else "a"] * night
-            result, decided = tonight([*before, *after], software=software, find=UNSURE, is_kept=False)
+            result, decided = tonight([*before, *after], software=software, pair=UNSURE, is_kept=False)
             assert result.verdict != "pass", (seed, night, decided.decision.reason)
 
 
 def test_nights_by_earlier_software_vouch_for_no_night() -> None:
     values = noisy(0.85, 0.005, 60)
     upgraded = ["a"] * 59 + ["b"]
-    assert tonight(values, software=upgraded, find=UNSURE)[0].verdict == "inconclusive"
-    assert tonight(values, software=["a"] * 46 + ["b"] * 14, find=UNSURE)[0].verdict == "inconclusive"
+    assert tonight(values, software=upgraded, pair=UNSURE)[0].verdict == "inconclusive"
+    assert tonight(values, software=["a"] * 46 + ["b"] * 14, pair=UNSURE)[0].verdict == "inconclusive"
 
 
 def upgraded(before: float, after: float, nights: int, metric: str = "accuracy", past: int = 22):

@@ -17,7 +17,7 @@ from plumbline.night.central.series import read_series, rebuild_series, series_k
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import decide_nights, night_reruns
 from plumbline.night.rounds.outcome import join, sum_up
 from plumbline.night.rounds.plan import MAIN, Assignment
@@ -84,7 +84,7 @@ class Nights:
             self.reruns += 1
             result.records[assignment] = loaded(index, rerun() if rerun else slower or 0.0, assignment.what)
         nights = decide_nights(round_, result, history)
-        results = apply_nights(judge_harvest(round_, result, {}, {}), nights, 0.02)
+        results = apply_nights(judge_harvest(round_, result, {}, {}, past_nights(nights, 0.02)), nights, 0.02)
         verdict = sum_up(round_, {"left": join({work: of["left"] for work, of in results.items() if "left" in of})})
         now = BEGIN + timedelta(days=index, hours=2)
         verdict = count_unjudged(round_, verdict, history.series, {"unit": {"left": loaded(0, 0)}}, now)

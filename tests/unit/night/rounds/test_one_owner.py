@@ -14,14 +14,14 @@ from plumbline.judge.history.metrics import extended, row_of
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import History, decide_nights, night_reruns
 from plumbline.night.rounds.plan import MAIN, RERUN, Assignment
 from plumbline.report.decisions import REASON_TEXTS
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.series import NightRow, SeriesFile
 from plumbline.schema.suite import Suite
-from plumbline.schema.verdict import Finding, PlatformResult
+from plumbline.schema.verdict import Finding, PlatformResult, worst
 from tests.kept_results import keep
 from tests.unit.night.rounds.test_nights import BASE, BEGIN, loaded, suite_of
 from tests.unit.night.rounds.test_software import _with
@@ -58,20 +58,23 @@ def nights(count: int, sd: float) -> list[NightRow]:
 
 def tonight(  # noqa: PLR0917 - one night's numbers
     num_nights: int, sd: float, drop: float, rerun: float | None = None, accepted: float = 0.0,
-    suite: Suite = LARGE, before: Fingerprint = HERE, others: tuple[Finding, ...] = (),
+    suite: Suite = LARGE, before: Fingerprint = HERE, others: tuple[Finding, ...] = (), **evidence: object,
 ) -> PlatformResult:  # fmt: skip
     """Judge a night as a round does; `drop`, `rerun` and `accepted` are relative slow-downs of the step."""
     rerun = drop if rerun is None else rerun
     series = extended(SeriesFile(suite="nightly", platform="left"), nights(num_nights, sd))
     baselines = {"unit": {"left": _with(loaded(0, accepted), before)}}
     round_ = Round(f"round-{num_nights}", suite, {"unit": BASE.spec})
-    found = GatheredRecords({Assignment("left", "unit", MAIN): loaded(num_nights, drop)})
+    main = loaded(num_nights, drop)
+    main = _with(main, main.record.fingerprint, **evidence)
+    found = GatheredRecords({Assignment("left", "unit", MAIN): main})
     asked = night_reruns(decide_nights(round_, found, History({"left": series}), baselines))
     for one in {*asked, Assignment("left", "unit", RERUN)}:
         found.records[one] = loaded(num_nights, rerun, one.what)
     decided = decide_nights(round_, found, History({"left": series}), baselines)
-    judged = judge_harvest(round_, found, baselines, {})["unit"]["left"]
-    judged = judged.replace(findings=(*judged.findings, *others))
+    judged = judge_harvest(round_, found, baselines, {}, past_nights(decided, 0.02))["unit"]["left"]
+    verdict = worst([judged.verdict, *(finding.outcome for finding in others)])
+    judged = judged.replace(verdict=verdict, findings=(*judged.findings, *others))
     return keep(apply_nights({"unit": {"left": judged}}, decided, 0.02)["unit"]["left"])
 
 
@@ -117,6 +120,13 @@ def test_the_history_owns_nothing_else() -> None:
     assert _outcomes(result) == {"history.throughput": "pass"}
     assert all(other in result.findings for other in others)
     assert result.verdict == "drift"
+
+
+def test_the_history_withdraws_no_cause_of_another_check() -> None:
+    """A failed self-check names the software, as a slow night may; the throughput is the history's alone."""
+    result = tonight(30, 0.01, 0.1, selfcheck={"verdict": "drift", "at": "loss"})
+    assert _outcomes(result) == {"history.throughput": "inconclusive"}
+    assert [(cause.code, cause.sure) for cause in result.causes] == [("software", "confirmed")]
 
 
 def test_a_different_machine_class_is_judged_by_its_own_nights_alone() -> None:

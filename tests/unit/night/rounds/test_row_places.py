@@ -125,7 +125,7 @@ def test_a_round_names_rows_and_loses_nothing_where_it_cannot(published: tuple[S
     made = {"aws": _record(manifest), "azure": _record(manifest, plan)}
     round_ = Round("20261122-020000-abc", suite, {"unit": made["aws"].record.spec}, "secret")
     gathered = GatheredRecords({Assignment(name, "unit", MAIN): record for name, record in made.items()}, {})
-    results = judge_harvest(round_, gathered, {}, {})
+    results = judge_harvest(round_, gathered, {}, {}, {})
     placed = placed_results(round_, results, gathered, {})
     (cause,) = placed["unit"]["azure"].causes
     assert "row 9: good → bad" in said(cause.evidence)

@@ -14,7 +14,7 @@ from plumbline.night.central.series import extend_series, read_series
 from plumbline.night.rounds import Round
 from plumbline.night.rounds.gathered import Absence, GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import decide_nights, limits_of, night_abs, night_reruns
 from plumbline.night.rounds.plan import AB, MAIN, Assignment
 from plumbline.night.rounds.series import read_history, write_nights
@@ -127,7 +127,9 @@ def _tonight(nights: Nights, answer: Answer) -> tuple[PlatformResult, list[Assig
             found.records[assignment] = _with(loaded(PAST, 0.1, AB), AFTER, ab=evidence)
     decided = decide_nights(round_, found, history, baselines)
     assert not night_abs(decided, allowed), "one A/B a night"
-    result = apply_nights(judge_harvest(round_, found, baselines, {}), decided, 0.02)["unit"]["left"]
+    result = apply_nights(judge_harvest(round_, found, baselines, {}, past_nights(decided, 0.02)), decided, 0.02)[
+        "unit"
+    ]["left"]
     verdict = RoundVerdict(round=round_.id, suite="nightly", verdict="drift", platforms={"left": result})
     write_nights(round_, verdict, decided, baselines, central=nights.central, now=BEGIN)
     return keep(result), asked

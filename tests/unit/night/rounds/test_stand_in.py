@@ -30,7 +30,7 @@ def judged(**changed: dict[str, Any]) -> dict[str, PlatformResult]:
     })  # fmt: skip
     records = {Assignment(name, "w", MAIN): record(name, **changed.get(name, {})) for name in suite.platforms}
     round_ = Round("20261122-020000-abc", suite, {"w": spec()})
-    return keep(judge_harvest(round_, GatheredRecords(records), {}, {})["w"])
+    return keep(judge_harvest(round_, GatheredRecords(records), {}, {}, {})["w"])
 
 
 def record(name: str, **plan: Any) -> LoadedRecord:

@@ -11,7 +11,7 @@ from plumbline.night.dispatch import Result
 from plumbline.night.rounds import Assignment, Round
 from plumbline.night.rounds.gathered import GatheredRecords, harvest
 from plumbline.night.rounds.judging import apply_canary, judge_harvest, prove_round
-from plumbline.night.rounds.night_findings import apply_nights
+from plumbline.night.rounds.night_findings import apply_nights, past_nights
 from plumbline.night.rounds.nights import History, decide_nights
 from plumbline.night.rounds.plan import MAIN
 from plumbline.records import LoadedRecord
@@ -86,6 +86,8 @@ class WholeRound:
         old = LoadedRecord(made.record.replace(record_id="old"), made.folder, made.arrays)
         baselines = {made.record.spec.workload: dict.fromkeys(NAMES, old)}
         nights = decide_nights(self.round, gathered, History(), baselines)
-        results = apply_nights(judge_harvest(self.round, gathered, baselines, {}), nights, 0.02)
+        results = apply_nights(
+            judge_harvest(self.round, gathered, baselines, {}, past_nights(nights, 0.02)), nights, 0.02
+        )
         results = apply_canary(results, prove_round(self.round, gathered if proven is None else proven))
         return results[self.made.record.spec.workload]
