@@ -60,20 +60,27 @@ class Mismatch:
         return (math.inf if self.at.step is None else self.at.step, STAGES.index(self.stage))
 
 
+def differs(
+    at: Divergence, check: str, metric: Statement, *suspicions: Suspicion, basis: Basis = "given", **numbers: Any
+) -> Mismatch:  # fmt: skip
+    """Return a mismatch with its finding, whose other fields are `numbers`: `observed`, `limit`, `detail`."""
+    finding = Finding(check=check, outcome="drift", metric=metric, **numbers)
+    return Mismatch(at, (finding,), suspicions, basis)
+
+
 def of_log(part: PartName, at: Divergence, code: CauseCode, why: Statement, *, shown: bool = False) -> Mismatch:
     """Return the mismatch of one entry in the logs of `speed` or `learn`."""
     metric = fact("log.differs", what=at.at, step=at.step or 0, part=part, whose=fact("log.reference"))
-    finding = Finding(check=f"{part}.exact", outcome="drift", metric=metric, observed=at.step, detail=why)
-    return Mismatch(at, (finding,), (Suspicion(code, why, shown=shown),), "given")
+    return differs(at, f"{part}.exact", metric, Suspicion(code, why, shown=shown), observed=at.step, detail=why)
 
 
 def by_itself(
     code: CauseCode, stage: Stage, step: int | None, at: str, why: Statement, *, shown: bool = False, **numbers: Any
 ) -> Mismatch:  # fmt: skip
     """Return the mismatch of a record with its spec, its own numbers, or the definition of a step."""
-    finding = Finding(check=f"stated.{stage}", outcome="drift", metric=fact("stated.by-itself"), detail=why, **numbers)
-    place = Divergence(stage=stage, step=step, at=at)
-    return Mismatch(place, (finding,), (Suspicion(code, why, shown=shown),), basis="stated")
+    place, metric = Divergence(stage=stage, step=step, at=at), fact("stated.by-itself")
+    suspicion = Suspicion(code, why, shown=shown)
+    return differs(place, f"stated.{stage}", metric, suspicion, basis="stated", detail=why, **numbers)
 
 
 def without(code: CauseCode, mismatch: Mismatch) -> Mismatch:

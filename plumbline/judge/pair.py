@@ -47,9 +47,9 @@ class TapError:
         return self.error / self.limit if self.limit else 0.0
 
     @property
-    def finite_limit(self) -> float | None:
-        """Return the limit as shown in a finding; `None` without a limit."""
-        return self.limit if math.isfinite(self.limit) else None
+    def numbers(self) -> dict[str, float]:
+        """Return the fields of a finding on this tensor."""
+        return {"observed": self.error, "limit": self.limit}
 
 
 @dataclass(frozen=True)

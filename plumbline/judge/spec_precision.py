@@ -5,7 +5,7 @@ Without them, 3 of 216 names and 5 places are lost (ADR 0036).
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs
 from plumbline.judge.native import has_equal_lists, kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
@@ -70,12 +70,9 @@ def other_format(pair: Pair, part: str) -> Mismatch | None:
         is_permitted = is_product and _permits_tf32(left, part) and min(bits, theirs[name]) >= _TF32
         if abs(theirs[name] - bits) >= limits.FEWER_BITS and (is_product or is_alike) and not is_permitted:
             why = fact("spec-precision.other", name=name, kept=theirs[name], reference=bits, part=part)
-            finding = Finding(
-                check=f"{part}.format", outcome="drift", metric=fact("spec-precision.kept", name=name, part=part),
-                observed=theirs[name], limit=bits,
-            )  # fmt: skip
-            at = Divergence(stage="forward", step=0, at=name)
-            return Mismatch(at, (finding,), (Suspicion("precision", why, (), (name,), shown=True),), "given")
+            at, metric = Divergence(stage="forward", step=0, at=name), fact("spec-precision.kept", name=name, part=part)
+            suspicion = Suspicion("precision", why, (), (name,), shown=True)
+            return differs(at, f"{part}.format", metric, suspicion, observed=theirs[name], limit=bits)
     return None
 
 

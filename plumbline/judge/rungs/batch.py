@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.mismatches import Mismatch, Suspicion, of_log
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs, of_log
 from plumbline.judge.pair import Pair, apart, log_of
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import BATCH_FIELDS
@@ -17,7 +17,7 @@ from plumbline.schema.sketch import marks_of
 from plumbline.schema.spec import PartName
 from plumbline.schema.step_log import LoggedStep, StepLog
 from plumbline.schema.task import draws_labels
-from plumbline.schema.verdict import CauseCode, Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence
 
 _HIDDEN = -100
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -40,20 +40,12 @@ def batch(
     ]
     suspicion = _suspicion(pair, differing, arrays[0], arrays[1])
     row, at = _row(arrays[0], arrays[1], differing)
-    finding = Finding(
-        check="probe.batch",
-        outcome="drift",
-        metric=fact("batch.digest", field=differing[0], step=step),
-        observed=right.get(differing[0]),
-        limit=left.get(differing[0]),
-        detail=fact("batch.detail", why=suspicion.why, clause=fact("batch.first-at", at=at) if at else ""),
-    )
-    return Mismatch(
-        at=Divergence(stage="batch", step=step, at=at or differing[0], row=row),
-        findings=(finding,),
-        suspicions=(suspicion,),
-        basis="given",
-    )
+    place = Divergence(stage="batch", step=step, at=at or differing[0], row=row)
+    clause = fact("batch.first-at", at=at) if at else ""
+    observed, limit = right.get(differing[0]), left.get(differing[0])
+    detail = fact("batch.detail", why=suspicion.why, clause=clause)
+    metric = fact("batch.digest", field=differing[0], step=step)
+    return differs(place, "probe.batch", metric, suspicion, observed=observed, limit=limit, detail=detail)
 
 
 def _of_marks(sides: tuple[LoggedStep, LoggedStep], part: PartName, *, masked: bool) -> Mismatch | None:

@@ -6,7 +6,7 @@ the cause, however small the difference is there.
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import CODES, Mismatch, Suspicion, of_log
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion, differs, of_log
 from plumbline.judge.native import has_compiled, rounds_differently
 from plumbline.judge.pair import Pair, TapError, apart, first_apart
 from plumbline.judge.rungs.forward import suspicions
@@ -18,7 +18,7 @@ from plumbline.schema.spec import PartName
 from plumbline.schema.stage import STAGES, Stage
 from plumbline.schema.step_log import StepLog
 from plumbline.schema.tolerance import UNIT, floor_of, loss_gap, relative
-from plumbline.schema.verdict import CauseCode, Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence
 
 FIELDS: dict[Stage, str] = {
     "forward": "logits", "loss": "loss", "gradient": "gradients", "clipped": "clipped_bits", "optimizer": "weights",
@@ -56,17 +56,12 @@ def bits(pair: Pair, step: int, stage: Stage) -> Mismatch | None:
         return None
     tap = _first_tap(pair, step, "forward") if stage == "forward" else None
     measured = tap or _measured(pair, step, stage)
-    finding = Finding(
-        check="probe.bits",
-        outcome="drift",
-        metric=fact("origin.error", stage=stage, step=step),
-        observed=measured.error if measured is not None and not measured.over else None,
-        limit=0.0,
-        detail=fact("origin.no-excuse"),
-    )
     is_within = _rounds(pair, measured) if measured is not None else _is_within(pair, step, stage)
     likely = _suspicions(pair, step, stage, tap, is_within=is_within)
-    return Mismatch(Divergence(stage=stage, step=step, at=place), (finding,), likely)
+    at, metric = Divergence(stage=stage, step=step, at=place), fact("origin.error", stage=stage, step=step)
+    observed = measured.error if measured is not None and not measured.over else None
+    numbers = {"observed": observed, "limit": 0.0, "detail": fact("origin.no-excuse")}
+    return differs(at, "probe.bits", metric, *likely, basis="computed", **numbers)
 
 
 def _rounds(pair: Pair, first: TapError) -> bool:
@@ -127,13 +122,13 @@ def evaluation_bits(pair: Pair) -> Mismatch | None:
     left, right = (probe.evaluation for probe in pair.probes)
     if left is None or right is None or left == right:
         return None
-    finding = Finding(check="probe.bits", outcome="drift", metric=fact("origin.evaluation-bits"))
     evidence = (fact("origin.equal-training"),)
     likely = (
         Suspicion("evaluation", fact("origin.evaluation"), evidence),
         Suspicion("nondeterminism", fact("origin.equal-machines"), evidence),
     )
-    return Mismatch(Divergence(stage="evaluation", at="logits"), (finding,), likely)
+    at = Divergence(stage="evaluation", at="logits")
+    return differs(at, "probe.bits", fact("origin.evaluation-bits"), *likely, basis="computed")
 
 
 def bits_due(pair: Pair, part: PartName) -> bool:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import TOKENS
 from plumbline.judge.spec_differences import label_names
 from plumbline.schema import limits
 from plumbline.schema.evidence import DataEvidence
 from plumbline.schema.fact import Statement, fact, joined
-from plumbline.schema.verdict import CauseCode, Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence
 
 _NAMED = 5
 
@@ -204,14 +204,6 @@ def _break(
     share: float | None = None,
     changes: tuple[Statement, ...] = (),
 ) -> Mismatch:
-    finding = Finding(
-        check="data.rows",
-        outcome="drift",
-        metric=fact("data.share") if share is not None else fact("data.manifest-digest"),
-        observed=share if share is not None else right.manifest_sha256,
-        limit=0.0 if share is not None else left.manifest_sha256,
-        detail=joined((fact("data.first-at", at=at), seen)),
-    )
     imports = right.receipt.differences(left.receipt) if right.receipt else ()
     evidence = (
         fact("data.first-at", at=at),
@@ -222,9 +214,10 @@ def _break(
     # A dataset of a different length changes every draw of rows.
     longer = sum(s.num_rows for s in left.shards) != sum(s.num_rows for s in right.shards)
     fields = ("row_ids", *_FIELDS[code]) if longer else _FIELDS[code]
-    return Mismatch(
-        at=Divergence(stage="data", step=step, at=at, row=row),
-        findings=(finding,),
-        suspicions=(Suspicion(code, why, evidence, fields),),
-        basis="given",
-    )
+    place, detail = Divergence(stage="data", step=step, at=at, row=row), joined((fact("data.first-at", at=at), seen))
+    numbers: tuple[Statement, float | str, float | str] = (
+        fact("data.manifest-digest"), right.manifest_sha256, left.manifest_sha256
+    )  # fmt: skip
+    metric, observed, limit = numbers if share is None else (fact("data.share"), share, 0.0)
+    suspicion = Suspicion(code, why, evidence, fields)
+    return differs(place, "data.rows", metric, suspicion, observed=observed, limit=limit, detail=detail)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from plumbline.judge.mismatches import Basis, Mismatch, Suspicion, by_itself
+from plumbline.judge.mismatches import Basis, Mismatch, Suspicion, by_itself, differs
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -17,7 +17,7 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import limit as limit_of
 from plumbline.schema.tolerance import loss_gap, relative
-from plumbline.schema.verdict import CauseCode, Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence
 
 Part = Literal["probe", "learn"]
 Number = float | str | None
@@ -181,10 +181,7 @@ def _mismatch(
     code: CauseCode = "evaluation",
 ) -> Mismatch:  # fmt: skip
     part, step, metric = place
-    number = observed if not isinstance(observed, float) or math.isfinite(observed) else None
-    finding = Finding(
-        check=f"{part}.evaluation", outcome="drift", metric=metric, observed=number, limit=limit, detail=why
-    )
     at = Divergence(stage="evaluation", step=step if part == "learn" else None, at=metric)
     evidence = (fact("evaluation.instead", metric=metric, observed=observed, limit=limit),)
-    return Mismatch(at, (finding,), (Suspicion(code, why, evidence),), basis=basis)
+    numbers = {"observed": observed, "limit": limit, "detail": why}
+    return differs(at, f"{part}.evaluation", metric, Suspicion(code, why, evidence), basis=basis, **numbers)

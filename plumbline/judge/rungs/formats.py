@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs
 from plumbline.judge.native import has_equal_lists
 from plumbline.judge.pair import Pair, TapError
 from plumbline.schema.fact import fact
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 _AUTOCAST = ("bf16", "fp16")
 
@@ -36,11 +36,8 @@ def formats(pair: Pair, step: int) -> Mismatch | None:
         return None
     tapped = [entry for entry in differing if entry[0] not in ("logits", "loss")]
     name, ours, theirs = (tapped or differing)[0]
-    finding = Finding(
-        check="probe.dtype", outcome="drift", metric=fact("forward.format", name=name, step=step), observed=theirs,
-        limit=ours, detail=fact("forward.formats", num=len(differing)),
-    )  # fmt: skip
-    stage = "loss" if name == "loss" else "forward"
+    at = Divergence(stage="loss" if name == "loss" else "forward", step=step, at=name)
     why = fact("forward.precision", name=name, format=theirs, reference=ours)
     suspicion = Suspicion("precision", why, (), tuple(entry[0] for entry in tapped))
-    return Mismatch(Divergence(stage=stage, step=step, at=name), (finding,), (suspicion,), basis="given")
+    metric, detail = fact("forward.format", name=name, step=step), fact("forward.formats", num=len(differing))
+    return differs(at, "probe.dtype", metric, suspicion, observed=theirs, limit=ours, detail=detail)

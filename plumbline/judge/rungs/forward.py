@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs
 from plumbline.judge.pair import Pair, TapError
 from plumbline.judge.rungs.model import other_modules
 from plumbline.judge.rungs.rng import rng_differs
 from plumbline.schema import limits
 from plumbline.schema.fact import Statement, fact
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 
 def forward(pair: Pair, step: int) -> Mismatch | None:
@@ -19,19 +17,10 @@ def forward(pair: Pair, step: int) -> Mismatch | None:
     if not over:
         return None
     first = over[0]
-    finding = Finding(
-        check="probe.forward",
-        outcome="drift",
-        metric=fact("forward.output-error", name=first.reference.name or fact("forward.whole-model"), step=step),
-        observed=first.error if math.isfinite(first.error) else None,
-        limit=first.finite_limit,
-        detail=fact("forward.modules", num=len(over)),
-    )
-    return Mismatch(
-        at=Divergence(stage="forward", step=step, at=first.reference.name),
-        findings=(finding,),
-        suspicions=suspicions(pair, step, first),
-    )
+    at = Divergence(stage="forward", step=step, at=first.reference.name)
+    metric = fact("forward.output-error", name=at.at or fact("forward.whole-model"), step=step)
+    likely, detail = suspicions(pair, step, first), fact("forward.modules", num=len(over))
+    return differs(at, "probe.forward", metric, *likely, basis="computed", detail=detail, **first.numbers)
 
 
 def suspicions(pair: Pair, step: int, first: TapError) -> tuple[Suspicion, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, differs
 from plumbline.judge.pair import Pair, TapError, log_of
 from plumbline.records import LoadedRecord
 from plumbline.schema import limits
@@ -17,7 +17,7 @@ from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import PartName
 from plumbline.schema.step_log import LoggedStep
 from plumbline.schema.tolerance import clipping_limit, relative
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,12 @@ def frozen(pair: Pair) -> Mismatch | None:
     names = tuple(p.name for p in right.parameters if ours.get(p.name, p.trainable) != p.trainable)
     if not names:
         return None
-    finding = Finding(
-        check="probe.frozen",
-        outcome="drift",
-        metric=fact("gradient.one-side-trains"),
-        observed=len(names),
-        limit=0,
-    )
     state = fact("gradient.trained") if ours[names[0]] is False else fact("gradient.frozen")
-    why = fact(
-        "gradient.parameters",
-        name=names[0],
-        state=state,
-        more=fact("gradient.and-more", num=len(names) - 1) if len(names) > 1 else "",
-    )
-    at = Divergence(stage="gradient", step=0, at=names[0])
-    return Mismatch(at, (finding,), (Suspicion("gradient", why, names=names, shown=True),), basis="given")
+    more = fact("gradient.and-more", num=len(names) - 1) if len(names) > 1 else ""
+    why = fact("gradient.parameters", name=names[0], state=state, more=more)
+    at, metric = Divergence(stage="gradient", step=0, at=names[0]), fact("gradient.one-side-trains")
+    suspicion = Suspicion("gradient", why, names=names, shown=True)
+    return differs(at, "probe.frozen", metric, suspicion, observed=len(names), limit=0)
 
 
 def gradient(pair: Pair, step: int) -> Mismatch | None:
@@ -66,22 +56,14 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
     if not over:
         return None
     first = over[-1]
-    finding = Finding(
-        check="probe.gradient",
-        outcome="drift",
-        metric=fact("gradient.error", name=first.reference.name, step=step),
-        observed=first.error if math.isfinite(first.error) else None,
-        limit=first.finite_limit,
-        detail=fact("gradient.over", num=len(over), total=len(errors)),
-    )
-    return Mismatch(
-        at=Divergence(stage="gradient", step=step, at=first.reference.name),
-        findings=(finding,),
-        suspicions=_suspicions(pair, over, len(errors)),
-    )
+    at, numbers = Divergence(stage="gradient", step=step, at=first.reference.name), first.numbers
+    metric = fact("gradient.error", name=at.at, step=step)
+    detail = fact("gradient.over", num=len(over), total=len(errors))
+    likely = _suspicion(pair, over, len(errors))
+    return differs(at, "probe.gradient", metric, likely, basis="computed", detail=detail, **numbers)
 
 
-def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion, ...]:
+def _suspicion(pair: Pair, over: list[TapError], count: int) -> Suspicion:
     names = tuple(error.reference.name for error in over)
     scale = _scale(pair, over)
     lines = [fact("gradient.differ", num=len(over), total=count, largest=max(error.error for error in over))]
@@ -89,26 +71,16 @@ def _suspicions(pair: Pair, over: list[TapError], count: int) -> tuple[Suspicion
         why = fact("gradient.factor", factor=scale.factor)
     else:
         why = fact("gradient.different")
-    return (Suspicion("gradient", why, tuple(lines), names),)
+    return Suspicion("gradient", why, tuple(lines), names)
 
 
 def _without(missing: list[str], step: int, count: int, *, state: Statement | None = None) -> Mismatch:
-    finding = Finding(
-        check="probe.gradient",
-        outcome="drift",
-        metric=fact("gradient.one-side-has", step=step),
-        observed=len(missing),
-        limit=0,
-        detail=fact("gradient.both-have", count=count),
-    )
-    why = fact(
-        "gradient.parameters",
-        name=missing[0],
-        state=state or fact("gradient.none"),
-        more=fact("gradient.like-more", num=len(missing) - 1) if len(missing) > 1 else "",
-    )
-    at = Divergence(stage="gradient", step=step, at=missing[0])
-    return Mismatch(at, (finding,), (Suspicion("gradient", why, names=tuple(missing), shown=True),))
+    more = fact("gradient.like-more", num=len(missing) - 1) if len(missing) > 1 else ""
+    why = fact("gradient.parameters", name=missing[0], state=state or fact("gradient.none"), more=more)
+    at, metric = Divergence(stage="gradient", step=step, at=missing[0]), fact("gradient.one-side-has", step=step)
+    suspicion = Suspicion("gradient", why, names=tuple(missing), shown=True)
+    numbers = {"observed": len(missing), "limit": 0, "detail": fact("gradient.both-have", count=count)}
+    return differs(at, "probe.gradient", metric, suspicion, basis="computed", **numbers)
 
 
 def _missing(pair: Pair, step: int) -> list[str]:
@@ -172,17 +144,11 @@ def clipping(pair: Pair, step: int) -> Mismatch | None:
     limit = clipping_limit(pair.precision, pair.reference.record.evidence.model)
     if max(off) <= limit or (off[0] > limit and relative(left.clipped_norm, right.clipped_norm) <= limit):
         return None
-    finding = Finding(
-        check="probe.clipping",
-        outcome="drift",
-        metric=fact("gradient.clipping-deviation", step=step),
-        observed=max(off) if math.isfinite(max(off)) else None,
-        limit=limit,
-    )
     why = fact("gradient.clipping", norm=right.gradient_norm, clipped=right.clipped_norm)
     evidence = (fact("gradient.max-norm", maximum=optimizer.max_grad_norm),)
+    at, metric = Divergence(stage="clipped", step=step, at="clipping"), fact("gradient.clipping-deviation", step=step)
     suspicion = Suspicion("gradient", why, evidence)
-    return Mismatch(Divergence(stage="clipped", step=step, at="clipping"), (finding,), (suspicion,), "given")
+    return differs(at, "probe.clipping", metric, suspicion, observed=max(off), limit=limit)
 
 
 def _off(side: LoggedStep, most: float) -> float:

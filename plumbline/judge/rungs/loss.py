@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, of_log
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, differs, of_log
 from plumbline.judge.pair import Pair, log_of
 from plumbline.judge.rungs.windows import proven_steps
 from plumbline.records import LoadedRecord
@@ -13,7 +11,7 @@ from plumbline.schema.fact import fact
 from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import floor_of, loss_gap
 from plumbline.schema.tolerance import limit as limit_of
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 
 def loss(pair: Pair, step: int) -> Mismatch | None:
@@ -28,14 +26,8 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
     between = loss_gap(left.loss, right.loss)
     if off[0] > limit and off[1] > limit and between <= limit:
         return None
-    finding = Finding(
-        check="probe.loss",
-        outcome="drift",
-        metric=fact("loss.deviation", step=step),
-        observed=max(off) if math.isfinite(max(off)) else None,
-        limit=limit,
-        detail=fact("loss.reference-wrong") if off[0] > off[1] else "",
-    )
+    at, metric = Divergence(stage="loss", step=step, at="loss"), fact("loss.deviation", step=step)
+    detail = fact("loss.reference-wrong") if off[0] > off[1] else ""
     evidence = (fact("loss.off", off=off[1], reference=off[0]),)
     likely = [Suspicion("loss", fact("loss.definition"), evidence)]
     if left.loss_dtype != right.loss_dtype:
@@ -43,7 +35,7 @@ def loss(pair: Pair, step: int) -> Mismatch | None:
         likely.insert(0, Suspicion("precision", why, evidence))
     elif step < proven_steps(pair) and max(off) <= floor_of("loss", "bf16"):
         likely.insert(0, Suspicion("precision", fact("loss.fewer-bits"), evidence))
-    return Mismatch(Divergence(stage="loss", step=step, at="loss"), (finding,), tuple(likely), basis="given")
+    return differs(at, "probe.loss", metric, *likely, observed=max(off), limit=limit, detail=detail)
 
 
 def undefined_loss(pair: Pair, step: int) -> Mismatch | None:

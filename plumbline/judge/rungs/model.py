@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import Mismatch, Suspicion, of_log
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs, of_log
 from plumbline.judge.pair import Pair, first_apart
 from plumbline.schema.evidence import ModelEvidence, Parameter
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import PartName
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 _NAMED = 4
 
@@ -20,29 +20,12 @@ def architecture(pair: Pair) -> Mismatch | None:
     lines = _structure(left, right)
     if not lines:
         return None
-    finding = Finding(
-        check="probe.architecture",
-        outcome="drift",
-        metric=fact("model.different-parameters"),
-        observed=len(lines),
-        limit=0,
-        detail=joined(line for _, line in lines[:_NAMED]),
-    )
-    modules = tuple(line for _, line in other_modules(left, right))
-    return Mismatch(
-        at=Divergence(stage="architecture", step=0, at=lines[0][0]),
-        findings=(finding,),
-        suspicions=(
-            Suspicion(
-                "model.architecture",
-                fact("model.architecture"),
-                (*(line for _, line in lines[:_NAMED]), *modules[:_NAMED]),
-                tuple(name for name, _ in lines),
-                shown=True,
-            ),
-        ),
-        basis="given",
-    )
+    names, named = tuple(name for name, _ in lines), tuple(line for _, line in lines[:_NAMED])
+    modules = tuple(line for _, line in other_modules(left, right)[:_NAMED])
+    why, metric = fact("model.architecture"), fact("model.different-parameters")
+    suspicion = Suspicion("model.architecture", why, (*named, *modules), names, shown=True)
+    at, check = Divergence(stage="architecture", step=0, at=names[0]), "probe.architecture"
+    return differs(at, check, metric, suspicion, observed=len(lines), limit=0, detail=joined(named))
 
 
 def restructured(pair: Pair) -> frozenset[str]:
@@ -67,21 +50,11 @@ def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, Sta
     for name, reference in ours.items():
         candidate = theirs.get(name)
         if candidate is not None and candidate.shape != reference.shape:
-            lines.append(
-                (name, fact("model.shape", name=name, shape=list(candidate.shape), reference=list(reference.shape)))
-            )
+            shapes = {"shape": list(candidate.shape), "reference": list(reference.shape)}
+            lines.append((name, fact("model.shape", name=name, **shapes)))
         elif candidate is not None and candidate.tied_to != reference.tied_to:
-            lines.append(
-                (
-                    name,
-                    fact(
-                        "model.tie",
-                        name=name,
-                        tied_to=candidate.tied_to or "nothing",
-                        reference=reference.tied_to or "nothing",
-                    ),
-                )
-            )
+            ties = {"tied_to": candidate.tied_to or "nothing", "reference": reference.tied_to or "nothing"}
+            lines.append((name, fact("model.tie", name=name, **ties)))
     return lines
 
 
@@ -115,20 +88,10 @@ def weights(pair: Pair) -> Mismatch | None:
     if not differing:
         return None
     first = differing[0][1]
-    finding = Finding(
-        check="probe.weights",
-        outcome="drift",
-        metric=fact("model.different-values"),
-        observed=len(differing),
-        limit=0,
-        detail=fact("model.first", name=first.name),
-    )
-    return Mismatch(
-        at=Divergence(stage="weights", step=0, at=first.name),
-        findings=(finding,),
-        suspicions=(_suspicion(differing, len(pairs), retyped=bool(retyped)),),
-        basis="given",
-    )
+    at, metric = Divergence(stage="weights", step=0, at=first.name), fact("model.different-values")
+    suspicion = _suspicion(differing, len(pairs), retyped=bool(retyped))
+    detail = fact("model.first", name=first.name)
+    return differs(at, "probe.weights", metric, suspicion, observed=len(differing), limit=0, detail=detail)
 
 
 def _suspicion(differing: list[tuple[Parameter, Parameter]], count: int, *, retyped: bool) -> Suspicion:

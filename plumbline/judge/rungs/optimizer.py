@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise, repeat
 
-from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, of_log
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, differs, of_log
 from plumbline.judge.pair import Pair, log_of
 from plumbline.judge.rungs.model import restructured
 from plumbline.records import LoadedRecord
@@ -15,7 +14,7 @@ from plumbline.schema.evidence import ProbeEvidence
 from plumbline.schema.fact import Statement, fact, joined
 from plumbline.schema.spec import PartName
 from plumbline.schema.tolerance import relative
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 _SCHEDULED = frozenset({"lr", "initial_lr"})
 _IMPLEMENTATION = frozenset({"foreach", "fused", "capturable", "differentiable"})
@@ -39,16 +38,9 @@ def schedule(pair: Pair, step: int, part: PartName = "probe") -> Mismatch | None
         is_resumed = any(step in log.resumed_at for log in (pair.logs(part) or ())[1:])
         why = fact("log.rate", step=step, rate=rate, resumed=fact("log.at-resume", step=step) if is_resumed else "")
         return of_log(part, Divergence(stage="schedule", step=step, at="learning rate"), "schedule", why, shown=True)
-    finding = Finding(
-        check="probe.learning_rate",
-        outcome="drift",
-        metric=fact("optimizer.rate-at", step=step),
-        observed=theirs,
-        limit=ours,
-    )
-    why = fact("optimizer.rate", step=step, rate=rate)
-    at = Divergence(stage="schedule", step=step, at="learning_rate")
-    return Mismatch(at, (finding,), (Suspicion("schedule", why),), basis="given")
+    suspicion = Suspicion("schedule", fact("optimizer.rate", step=step, rate=rate))
+    at, metric = Divergence(stage="schedule", step=step, at="learning_rate"), fact("optimizer.rate-at", step=step)
+    return differs(at, "probe.learning_rate", metric, suspicion, observed=theirs, limit=ours)
 
 
 def _other_rates(ours: _Rate, theirs: _Rate) -> tuple[Statement, float | None, float | None] | None:
@@ -86,36 +78,18 @@ def settings(pair: Pair) -> Mismatch | None:
             continue
         shared = ours.keys() & theirs.keys() | (_ADAMW & (ours.keys() | theirs.keys()))
         differing = [key for key in sorted(shared) if ours.get(key, _ABSENT) != theirs.get(key, _ABSENT)]
-        lines += [
-            (
-                name,
-                fact(
-                    "optimizer.setting",
-                    key=key,
-                    name=name,
-                    value=theirs.get(key, _ABSENT),
-                    reference=ours.get(key, _ABSENT),
-                ),
-            )
-            for key in differing
-        ]
+        for key in differing:
+            values = {"value": theirs.get(key, _ABSENT), "reference": ours.get(key, _ABSENT)}
+            lines.append((name, fact("optimizer.setting", key=key, name=name, **values)))
     lines += [
         (name, fact("optimizer.additional", name=name)) for name in right if name not in left and name not in fixed
     ]
     if not lines:
         return None
-    finding = Finding(
-        check="probe.optimizer",
-        outcome="drift",
-        metric=fact("optimizer.different-settings"),
-        observed=len(lines),
-        limit=0,
-        detail=joined(line for _, line in lines[:_NAMED]),
-    )
-    evidence = tuple(line for _, line in lines[:_NAMED])
-    suspicion = Suspicion("optimizer", fact("optimizer.settings"), evidence)
-    at = Divergence(stage="optimizer", step=0, at=lines[0][0])
-    return Mismatch(at, (finding,), (suspicion,), basis="given")
+    named = tuple(line for _, line in lines[:_NAMED])
+    suspicion = Suspicion("optimizer", fact("optimizer.settings"), named)
+    at, metric = Divergence(stage="optimizer", step=0, at=lines[0][0]), fact("optimizer.different-settings")
+    return differs(at, "probe.optimizer", metric, suspicion, observed=len(lines), limit=0, detail=joined(named))
 
 
 def _by_parameter(probe: ProbeEvidence) -> dict[str, dict[str, object]]:
@@ -132,19 +106,11 @@ def update(pair: Pair, step: int) -> Mismatch | None:
     if not over:
         return None
     first = max(over, key=lambda error: error.ratio)
-    finding = Finding(
-        check="probe.update",
-        outcome="drift",
-        metric=fact("optimizer.error", name=first.reference.name, step=step),
-        observed=first.error if math.isfinite(first.error) else None,
-        limit=first.finite_limit,
-        detail=fact("optimizer.over", num=len(over)),
-    )
-    evidence = (fact("optimizer.off", name=first.reference.name, error=first.error, limit=first.limit),)
-    why = fact("optimizer.weights")
-    at = Divergence(stage="optimizer", step=step, at=first.reference.name)
-    likely = (Suspicion("optimizer", why, evidence), after_clipping(step))
-    return Mismatch(at, (finding,), likely)
+    at, name = Divergence(stage="optimizer", step=step, at=first.reference.name), first.reference.name
+    evidence = (fact("optimizer.off", name=name, error=first.error, limit=first.limit),)
+    likely = (Suspicion("optimizer", fact("optimizer.weights"), evidence), after_clipping(step))
+    metric, detail = fact("optimizer.error", name=name, step=step), fact("optimizer.over", num=len(over))
+    return differs(at, "probe.update", metric, *likely, basis="computed", detail=detail, **first.numbers)
 
 
 def after_clipping(step: int) -> Suspicion:

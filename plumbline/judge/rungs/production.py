@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plumbline.judge.mismatches import CODES, Mismatch, Suspicion, by_itself
+from plumbline.judge.mismatches import CODES, Mismatch, Suspicion, by_itself, differs
 from plumbline.judge.native import has_compiled
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
@@ -80,12 +80,9 @@ def unsteady(pair: Pair) -> Mismatch | None:
     if not left.repeated or right.repeated is not False:
         return None
     stage: Stage = "loss" if right.unsteady == "loss" else "gradient"
-    finding = Finding(
-        check="production.repeated", outcome="drift", metric=fact("production.repetition"), observed=right.unsteady
-    )
-    why = fact("production.unsteady", name=right.unsteady)
-    at = Divergence(stage=stage, at=right.unsteady)
-    return Mismatch(at, (finding,), (Suspicion("nondeterminism", why, shown=True),), basis="given")
+    at, name = Divergence(stage=stage, at=right.unsteady), right.unsteady
+    suspicion = Suspicion("nondeterminism", fact("production.unsteady", name=name), shown=True)
+    return differs(at, "production.repeated", fact("production.repetition"), suspicion, observed=name)
 
 
 def production_findings(pair: Pair) -> Iterator[Finding]:

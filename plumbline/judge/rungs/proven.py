@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plumbline.judge.mismatches import CODES, Basis, Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Basis, Mismatch, Suspicion, differs
 from plumbline.judge.native import kept_bits
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.bits import other_kernels
@@ -79,11 +79,8 @@ def other_draws(pair: Pair, part: str) -> Mismatch | None:
             calls, reference = sum(theirs.values()), sum(ours.values())
             why = fact("proof.other-draws", part=part, step=proof.step, calls=calls, reference=reference)
             metric = fact("proof.drawn", part=part, step=proof.step)
-            finding = Finding(
-                check="proof.draws", outcome="drift", metric=metric, observed=calls, limit=reference, detail=why
-            )
-            at = Divergence(stage="rng", step=proof.step, at="dropout")
-            return Mismatch(at, (finding,), (Suspicion("rng", why),), basis="given")
+            at, suspicion = Divergence(stage="rng", step=proof.step, at="dropout"), Suspicion("rng", why)
+            return differs(at, "proof.draws", metric, suspicion, observed=calls, limit=reference, detail=why)
     return None
 
 
@@ -132,14 +129,12 @@ def _off(record: RunRecord, part: str, proof: Proof, found: ProofError) -> Misma
         code, why = "precision", fact("proof.format", name=found.name, kind=found.kind, part=part, bits=bits)
     evidence = (fact("proof.error", error=found.error, limit=limit, format=found.dtype),) if found.dtype else ()
     metric = fact("proof.metric", stage=found.stage, name=found.name, part=part, step=proof.step)
-    finding = Finding(
-        check=f"proof.{found.stage}", outcome="drift", metric=metric, observed=found.error, limit=limit, detail=why
-    )
     at = Divergence(stage=found.stage, step=proof.step, at=block or found.name)
     # fp64 on both sides confirms a format, and shows what it hides.
     suspicion = Suspicion(code, why, evidence, (found.name,), shown=code != "precision" and not is_open)
     basis: Basis = "computed" if is_open else "proven"
-    return Mismatch(at, (finding,), (suspicion,), basis=basis)
+    numbers = {"observed": found.error, "limit": limit, "detail": why}
+    return differs(at, f"proof.{found.stage}", metric, suspicion, basis=basis, **numbers)
 
 
 def _block_behind(record: RunRecord, proof: Proof, found: ProofError) -> str:
@@ -173,12 +168,11 @@ def _off_draws(part: str, proof: Proof, draws: Draws, wanted: float) -> Mismatch
         why = fact("proof.one-mask", name=draws.name, part=part, step=proof.step)
     if not draws.calls:
         why = fact("proof.nothing-drawn", name=draws.name, part=part, step=proof.step)
-    finding = Finding(
-        check="proof.draws", outcome="drift", metric=fact("proof.dropped", name=draws.name, part=part, step=proof.step),
-        observed=1 - draws.kept / draws.elements if draws.elements else None, limit=wanted, detail=why,
-    )  # fmt: skip
     at = Divergence(stage="rng", step=proof.step, at=draws.name)
-    return Mismatch(at, (finding,), (Suspicion("rng", why, shown=True),), basis="proven")
+    numbers = {"observed": 1 - draws.kept / draws.elements if draws.elements else None, "limit": wanted}
+    metric = fact("proof.dropped", name=draws.name, part=part, step=proof.step)
+    suspicion = Suspicion("rng", why, shown=True)
+    return differs(at, "proof.draws", metric, suspicion, basis="proven", detail=why, **numbers)
 
 
 def draw_findings(pair: Pair) -> list[Finding]:

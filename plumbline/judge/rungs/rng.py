@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, of_log
+from plumbline.judge.mismatches import Mismatch, Suspicion, by_itself, differs, of_log
 from plumbline.judge.native import other_software
 from plumbline.judge.pair import Pair, first_apart, log_of
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.spec import PartName
-from plumbline.schema.verdict import Divergence, Finding
+from plumbline.schema.verdict import Divergence
 
 
 def rng_differs(pair: Pair, step: int) -> tuple[str, ...]:
@@ -26,20 +26,10 @@ def rng(pair: Pair, step: int) -> Mismatch | None:
         return None
     left, right = (side.generators for side in pair.common[step])
     since = fact("rng.from-the-start") if step == 0 else fact("rng.since", step=step - 1)
-    finding = Finding(
-        check="probe.rng",
-        outcome="drift",
-        metric=fact("rng.digest", generator=names[0], step=step),
-        observed=right[names[0]],
-        limit=left[names[0]],
-    )
-    why = fact("rng.state", names=", ".join(names), since=since)
-    return Mismatch(
-        at=Divergence(stage="rng", step=step, at=names[0]),
-        findings=(finding,),
-        suspicions=(Suspicion("rng", why, names=names),),
-        basis="given" if step == 0 else "computed",
-    )
+    at, metric = Divergence(stage="rng", step=step, at=names[0]), fact("rng.digest", generator=names[0], step=step)
+    suspicion = Suspicion("rng", fact("rng.state", names=", ".join(names), since=since), names=names)
+    numbers = {"observed": right[names[0]], "limit": left[names[0]]}
+    return differs(at, "probe.rng", metric, suspicion, basis="computed" if step else "given", **numbers)
 
 
 def draws(pair: Pair, part: PartName, *, is_first: bool) -> Mismatch | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plumbline.judge.mismatches import Mismatch, Suspicion
+from plumbline.judge.mismatches import Mismatch, Suspicion, differs
 from plumbline.judge.pair import Pair, first_step_apart
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.spec import PartName
 from plumbline.schema.step_log import Inconsistency
-from plumbline.schema.verdict import CauseCode, Divergence, Finding
+from plumbline.schema.verdict import CauseCode, Divergence
 
 _CODES: dict[str, CauseCode] = {
     "masks": "rng", "generators": "rng", "gradients": "gradient", "learning rate": "schedule", "schedule": "schedule",
@@ -51,6 +51,5 @@ def _mismatch(
     part: PartName, check: str, code: CauseCode, why: Statement, place: tuple[int, str], *evidence: Statement
 ) -> Mismatch:  # fmt: skip
     step, name = place
-    finding = Finding(check=f"{part}.{check}", outcome="drift", metric=fact("windows.own-state"), observed=name)
-    at = Divergence(stage="state", step=step, at=name)
-    return Mismatch(at, (finding,), (Suspicion(code, why, evidence, (name,), shown=True),), basis="given")
+    at, suspicion = Divergence(stage="state", step=step, at=name), Suspicion(code, why, evidence, (name,), shown=True)
+    return differs(at, f"{part}.{check}", fact("windows.own-state"), suspicion, observed=name)

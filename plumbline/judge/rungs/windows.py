@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from plumbline.judge.mismatches import CODES, Mismatch, Suspicion
+from plumbline.judge.mismatches import CODES, Basis, Mismatch, Suspicion, differs
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.batch import code_of_fields
 from plumbline.schema.evidence import PortableEvidence, PortableWindow
@@ -89,13 +89,9 @@ def side_mismatch(pair: Pair, part: PartName) -> Mismatch | None:
 
 
 def _of_device(side: str) -> Mismatch:
-    finding = Finding(
-        check="probe.device", outcome="drift", metric=fact("windows.repetitions"), observed=0, limit=1,
-        detail=fact("windows.on-device", side=side),
-    )  # fmt: skip
     suspicion = Suspicion("device", fact("windows.device", side=side), (fact("windows.one-result"),), shown=True)
-    at = Divergence(stage="forward", step=0, at="device")
-    return Mismatch(at, (finding,), (suspicion,), basis="given")
+    at, detail = Divergence(stage="forward", step=0, at="device"), fact("windows.on-device", side=side)
+    return differs(at, "probe.device", fact("windows.repetitions"), suspicion, observed=0, limit=1, detail=detail)
 
 
 def _of_batch(pair: Pair, fields: tuple[str, ...]) -> tuple[CauseCode, Statement]:
@@ -131,12 +127,10 @@ def _mismatch(part: PartName, suspicion: Suspicion, step: int, stage: Stage) -> 
     at, suspicions = Divergence(stage=stage, step=step, at=name), (replace(suspicion, names=(name,)),)
     if _is_behind(part, step):
         metric, at = fact("windows.bits-behind", stage=stage, part=part), at.replace(step=None)
-    finding = Finding(
-        check=f"{part}.portable", outcome="drift", metric=metric, observed=name, limit="equal",
-        detail=fact("windows.no-rounding"),
-    )  # fmt: skip
-    is_probe = part == "probe"
-    return Mismatch(at, (finding,), suspicions, "portable" if is_probe else "given", is_certain=is_probe)
+    basis: Basis = "portable" if part == "probe" else "given"
+    numbers = {"observed": name, "limit": "equal", "detail": fact("windows.no-rounding")}
+    found = differs(at, f"{part}.portable", metric, *suspicions, basis=basis, **numbers)
+    return replace(found, is_certain=part == "probe")
 
 
 def _num_equal(pair: Pair, part: PartName) -> int:

@@ -116,10 +116,6 @@ class DropoutClock:
         """Set the micro-batch's first row within the global batch."""
         self.first_row = first_row
 
-    def restart(self) -> None:
-        """Number the layers anew."""
-        self._layers = 0
-
     def next_layer(self) -> int:
         """Return the number of the next dropout layer."""
         self._layers += 1

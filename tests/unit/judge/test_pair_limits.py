@@ -12,6 +12,7 @@ from plumbline.judge.pair import Pair, TapError
 from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import Tap
 from plumbline.schema.tolerance import floor_of, growth, limit, relative
+from plumbline.schema.verdict import Finding
 
 from .conftest import make_record
 from .made_records import (
@@ -56,7 +57,9 @@ def test_an_error_is_measured_in_units_of_its_limit(
     error: float, bound: float, over: bool, ratio: float, shown: float | None
 ) -> None:
     item = TapError(TAP, TAP, error, bound, (None, None))
-    assert (item.over, item.ratio, item.finite_limit) == (over, ratio, shown)
+    finding = Finding(check="probe.forward", outcome="drift", **item.numbers)
+    assert (item.over, item.ratio, finding.limit) == (over, ratio, shown)
+    assert finding.observed == (error if math.isfinite(error) else None)
 
 
 def test_a_pair_without_a_probe_has_no_steps_errors_or_notes() -> None:
