@@ -113,6 +113,30 @@ def test_a_gate(copy: Copy) -> None:
     assert out.splitlines() == ["drift 0.70 instead of 0.50", "pass 0.70 instead of 0.50"]
 
 
+def test_a_rung_is_asked_of_every_part(copy: Copy) -> None:
+    copy.module("loss_scale.py", "plumbline/judge/rungs/loss_scale.py")
+    imported = "from plumbline.judge.rungs.loss_scale import loss_scale"
+    copy.line("plumbline/judge/walk.py", "from plumbline.judge.rungs.loss import", imported)
+    question = '("gradient", (loss_scale(pair, step, part) for step in steps("loss_scales"))),'
+    copy.line("plumbline/judge/walk.py", '        ("loss", (', f"        {question}")
+    sentences = ('scale = "the loss is scaled by {scale}, not {reference}"', 'scale-at = "scale at step {step}"')
+    copy.line("plumbline/report/sentences.toml", "[gradient]", *sentences)
+    assert copy.files - {"plumbline/judge/rungs/loss_scale.py"} == named("Add a rung")
+    out = copy.script("""
+        from plumbline.judge.pair import Pair
+        from plumbline.judge.walk import logged, walk
+        from plumbline.report.sentences import sentence_of
+        from tests.unit.judge.made_records import whole
+        def scaled(part, factor):
+            return whole(lambda content: content["evidence"][part].update(loss_scales=[2.0, factor, 2.0]))
+        of_curve = logged(Pair(scaled("learn", 2.0), scaled("learn", 4.0)), "learn")
+        of_probe = walk(Pair(scaled("probe", 2.0), scaled("probe", 4.0))).mismatches
+        for found in (of_curve, *of_probe):
+            print(found.at.step, found.at.at, sentence_of(found.suspicions[0].why))
+    """)
+    assert out.splitlines() == ["1 loss scale the loss is scaled by 4.0, not 2.0"] * 2
+
+
 @pytest.mark.long
 def test_a_store(copy: Copy, tmp_path: Path) -> None:
     copy.module("sqlite.py", "plumbline/data/stores/sqlite.py")
