@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from plumbline.judge.own_distance import OwnDistances, without_signal
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import LearnEvidence, ProbeEvidence, Tap
+from plumbline.schema.evidence import BATCH_FIELDS, LearnEvidence, ProbeEvidence, Tap
 from plumbline.schema.fact import Statement
 from plumbline.schema.sketch import relative_error
 from plumbline.schema.spec import PartName, Precision
 from plumbline.schema.stage import Stage
-from plumbline.schema.step_log import LoggedStep, StepLog
+from plumbline.schema.step_log import MAX_LOGGED, LoggedStep, StepLog
 from plumbline.schema.tolerance import limit, relative
 
 
@@ -89,8 +89,15 @@ class Pair:
         """Return one step of a part that both runs have."""
         if part == "probe":
             return self.common[step]
-        left, right = self.logs(part) or (StepLog(), StepLog())
-        return left.at(step), right.at(step)
+        if part not in self._logged:
+            left, right = (log.steps_of(MAX_LOGGED) for log in self.logs(part) or (StepLog(), StepLog()))
+            self._logged[part] = tuple(zip(left, right, strict=False))
+        return self._logged[part][step]
+
+    @cached_property
+    def _logged(self) -> dict[PartName, tuple[tuple[LoggedStep, LoggedStep], ...]]:
+        """Return the steps of logs that were asked for, so that a long log is read once."""
+        return {}
 
     @property
     def precision(self) -> Precision:
@@ -247,4 +254,5 @@ def first_apart(ours: Mapping[int, object], theirs: Mapping[int, object]) -> int
 
 def _columns(log: StepLog, names: Sequence[str]) -> dict[str, Sequence[object]]:
     columns = {name: getattr(log, name) for name in names}
-    return {**columns.pop("batches", {}), **columns}
+    batches = columns.pop("batches", {})
+    return columns | {name: batches[name] for name in BATCH_FIELDS if name in batches}

@@ -160,12 +160,12 @@ def _exact(pair: Pair, part: PartName, known: frozenset[str] = frozenset()) -> I
     def steps(*columns: str) -> Iterable[int]:
         return range(len(pair.common)) if is_probe else apart(*logs, *columns)
 
-    before = () if is_probe else (dropout(pair, part), logged_start(pair, part), draws(pair, part, is_first=True))
-    drawn = (rng(pair, step) for step in steps()) if is_probe else (draws(pair, part, is_first=False),)
+    seeds, drawn = (None, next((rng(pair, step) for step in steps()), None)) if is_probe else draws(pair, part)
+    before = () if is_probe else (dropout(pair, part), logged_start(pair, part), seeds)
     questions: tuple[tuple[str, Iterable[Mismatch | None]], ...] = (
         ("rng", before),
         ("batch", (batch(pair, step, known, part) for step in steps("num_rows", "batches"))),
-        ("rng", islice(drawn, 1)),
+        ("rng", (drawn,)),
         ("format", (formats(pair, step) for step in steps())),
         ("loss", (loss(pair, step) for step in steps())),
         ("clipped", (clipping(pair, step) for step in steps())),

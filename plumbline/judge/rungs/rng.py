@@ -32,14 +32,16 @@ def rng(pair: Pair, step: int) -> Mismatch | None:
     return differs(at, "probe.rng", metric, suspicion, basis="computed" if step else "given", **numbers)
 
 
-def draws(pair: Pair, part: PartName, *, is_first: bool) -> Mismatch | None:
-    """Return the first mismatch of generator states in a part's logs, before the first step or after a later one."""
+def draws(pair: Pair, part: PartName) -> tuple[Mismatch | None, Mismatch | None]:
+    """Return the first mismatch of generator states in a part's logs: before the first step, or after a later one."""
     logs = pair.logs(part)
     done = first_apart(*(log.states for log in logs)) if logs is not None and _is_seeded_alike(pair) else None
-    if done is None or is_first != (done == 0):
-        return None
+    if done is None:
+        return None, None
     why = fact("log.generators", step=done) if done else fact("log.seeds", part=part)
-    return of_log(part, Divergence(stage="rng", step=max(done - 1, 0), at="random generators"), "rng", why, shown=True)
+    at = Divergence(stage="rng", step=max(done - 1, 0), at="random generators")
+    found = of_log(part, at, "rng", why, shown=True)
+    return (None, found) if done else (found, None)
 
 
 def _is_seeded_alike(pair: Pair) -> bool:

@@ -106,6 +106,19 @@ def test_equal_and_unfinished_curves_have_no_mismatch() -> None:
     assert first_step_apart(*logs) is None  # type: ignore[arg-type]
 
 
+def test_rates_that_differ_by_rounding_at_each_of_many_steps_are_no_mismatch() -> None:
+    """A long log is read once: read anew for each of its steps, it took minutes."""
+    count = 10_000
+    many = {
+        "num_rows": [4] * count, "losses": [0.5] * count, "gradient_norms": [1.0] * count, "clipped_norms": [],
+        "batches": {name: marks[:1] * count for name, marks in BATCHES.items()},
+        "generators": {f"generator {number}": [[done, "c" * 16] for done in range(count)] for number in range(20)},
+    }  # fmt: skip
+    pair = curves(**many, learning_rates=[1e-3] * count)[1], curves(**many, learning_rates=[1e-3 + 1e-17] * count)[1]
+    assert pair[0].record.evidence.learn != pair[1].record.evidence.learn
+    assert logged(Pair(*pair), "learn") is None
+
+
 @pytest.mark.parametrize(
     ("first", "losses", "text"),
     [
