@@ -44,12 +44,9 @@ def undefined_loss(pair: Pair, step: int) -> Mismatch | None:
     limit, gap = pair.loss_limit(step), loss_gap(left.loss, right.loss)
     if left.defined_loss is not None or right.defined_loss is not None or gap <= limit:
         return None
-    observed = gap if math.isfinite(gap) else None
-    finding = Finding(
-        check="captured.loss", outcome="drift", metric=fact("loss.deviation", step=step), observed=observed, limit=limit
-    )
+    at, metric = Divergence(stage="loss", step=step, at="loss"), fact("loss.deviation", step=step)
     likely = Suspicion("loss", fact("loss.definition"))
-    return Mismatch(Divergence(stage="loss", step=step, at="loss"), (finding,), (likely,), basis="computed")
+    return differs(at, "captured.loss", metric, likely, basis="computed", observed=gap, limit=limit)
 
 
 def first_loss(pair: Pair, part: PartName) -> Mismatch | None:

@@ -50,11 +50,11 @@ def _structure(left: ModelEvidence, right: ModelEvidence) -> list[tuple[str, Sta
     for name, reference in ours.items():
         candidate = theirs.get(name)
         if candidate is not None and candidate.shape != reference.shape:
-            shapes = {"shape": list(candidate.shape), "reference": list(reference.shape)}
-            lines.append((name, fact("model.shape", name=name, **shapes)))
+            shape, known = list(candidate.shape), list(reference.shape)
+            lines.append((name, fact("model.shape", name=name, shape=shape, reference=known)))
         elif candidate is not None and candidate.tied_to != reference.tied_to:
-            ties = {"tied_to": candidate.tied_to or "nothing", "reference": reference.tied_to or "nothing"}
-            lines.append((name, fact("model.tie", name=name, **ties)))
+            tied_to, other = (each.tied_to or "nothing" for each in (candidate, reference))
+            lines.append((name, fact("model.tie", name=name, tied_to=tied_to, reference=other)))
     return lines
 
 

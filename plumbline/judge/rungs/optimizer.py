@@ -79,8 +79,8 @@ def settings(pair: Pair) -> Mismatch | None:
         shared = ours.keys() & theirs.keys() | (_ADAMW & (ours.keys() | theirs.keys()))
         differing = [key for key in sorted(shared) if ours.get(key, _ABSENT) != theirs.get(key, _ABSENT)]
         for key in differing:
-            values = {"value": theirs.get(key, _ABSENT), "reference": ours.get(key, _ABSENT)}
-            lines.append((name, fact("optimizer.setting", key=key, name=name, **values)))
+            value, known = theirs.get(key, _ABSENT), ours.get(key, _ABSENT)
+            lines.append((name, fact("optimizer.setting", key=key, name=name, value=value, reference=known)))
     lines += [
         (name, fact("optimizer.additional", name=name)) for name in right if name not in left and name not in fixed
     ]
