@@ -95,9 +95,10 @@ def test_nights_of_a_command_pass_drift_with_a_confirmed_cause_and_pass_again(
     verdict = json.loads(kept.process.stdout.readline())
     assert verdict["verdict"] == "pass", verdict
     (name,) = verdict["platforms"]["two"]["records"]
-    record = CentralStore(open_store(f"file://{folder}/.plumbline/central")).get_record(name, tmp_path / name).record
+    loaded = CentralStore(open_store(f"file://{folder}/.plumbline/central")).get_record(name, tmp_path / name)
+    record = loaded.record
     assert (record.spec.workload, record.spec.steps, record.evidence.probe.num_steps) == ("mine", 20, 20)
-    assert "trained to" in (tmp_path / name / "output.txt").read_text()
+    assert "trained to" in (loaded.folder / "output.txt").read_text()
     accepted = subprocess.run(
         [sys.executable, "-m", "plumbline", "baseline", "accept", str(suite)], cwd=folder, env=os.environ,
         capture_output=True, text=True, check=False, timeout=ROUND_SECONDS,

@@ -42,6 +42,8 @@ def undefined_loss(pair: Pair, step: int) -> Mismatch | None:
     """Return a mismatch if two losses that no definition is known of are further apart than rounding."""
     left, right = pair.common[step]
     limit, gap = pair.loss_limit(step), loss_gap(left.loss, right.loss)
+    if left.loss is right.loss is None:
+        return None  # the loop shows none
     if left.defined_loss is not None or right.defined_loss is not None or gap <= limit:
         return None
     at, metric = Divergence(stage="loss", step=step, at="loss"), fact("loss.deviation", step=step)
