@@ -85,7 +85,10 @@ class RecordedStep:
         with self._run.aside("a gradient"):
             is_first, left = parameter not in self._arrived, parameter.grad
             self._arrived.add(parameter)
-            if left is None or (left.layout == torch.strided and not bool(left.any())):
+            is_clear = left is None or (left.layout == torch.strided and not bool(left.any()))
+            if self._modules is not None:
+                self._modules.arrives(parameter, is_clear=is_clear)
+            if is_clear:
                 self._left.pop(name, None)  # cleared after another model's loss had reached it
             elif is_first and self.step and left.layout == torch.strided:
                 self._left[name] = None

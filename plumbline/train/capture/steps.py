@@ -13,7 +13,7 @@ from plumbline.schema.captured import Fp64Pass
 from plumbline.schema.digest import SHORT_DIGITS
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.recorded import RecordedStep
-from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled
+from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled, stored
 from plumbline.train.digests import checksum
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.optimizers import group_rates
@@ -32,7 +32,7 @@ def _signs(size: int, device: torch.device) -> torch.Tensor:
 
 def float_sketch(value: torch.Tensor) -> torch.Tensor:
     """Return eight signed sums of a tensor's values, fp64, without a synchronisation."""
-    flat = value.detach().reshape(-1)[:_LONGEST].double()
+    flat = stored(value).reshape(-1)[:_LONGEST].double()
     flat = flat * _signs(len(flat), flat.device)
     padded = torch.nn.functional.pad(flat, (0, -len(flat) % 8))
     return padded.reshape(8, -1).sum(1)

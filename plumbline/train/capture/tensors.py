@@ -41,6 +41,13 @@ def arguments(forward: Callable[..., Any], given: tuple[Any, ...], named: dict[s
     return {**bound, **(more if isinstance(more, dict) else {})}
 
 
+def stored(value: torch.Tensor) -> torch.Tensor:
+    """Return the values that a tensor stores: all, or those of its non-zero places."""
+    if value.layout == torch.strided:
+        return value.detach()
+    return value.detach().coalesce().values() if value.layout == torch.sparse_coo else value.detach().values()
+
+
 def row_marks(value: torch.Tensor) -> torch.Tensor:
     """Return an exact checksum of each row of integers, int64 [rows]."""
     if value.layout != torch.strided:

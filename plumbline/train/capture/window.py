@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from typing import Any
 
 import torch
@@ -44,15 +45,38 @@ def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return a value for each parameter, from its name and its own size to a power of two."""
     made: dict[torch.Tensor, torch.Tensor] = {}
     for name, value in model.named_parameters():
-        size = float(value.detach().double().square().mean().sqrt()) if value.numel() else 1.0
-        scale = 2.0 ** round(math.log2(size)) if size and math.isfinite(size) else 2.0**-4
-        made[value] = (hashed(tuple(value.shape), name, value.device) * scale).requires_grad_(value.requires_grad)
+        made[value] = (hashed(tuple(value.shape), name, value.device) * _power(value)).requires_grad_(
+            value.requires_grad
+        )
     return {name: made[value] for name, value in by_owner(model, "named_parameters")}
 
 
-def _few(value: torch.Tensor, rows: int) -> torch.Tensor:
+def _power(value: torch.Tensor) -> float:
+    """Return the power of two next to the size of a tensor's finite values."""
+    finite = value.detach().double()
+    finite = finite[finite.isfinite()]
+    size = float(finite.square().mean().sqrt()) if finite.numel() else 1.0
+    return 2.0 ** round(math.log2(size)) if size and math.isfinite(size) else 2.0**-4
+
+
+def _portable(value: torch.Tensor, name: str) -> torch.Tensor:
+    """Return fp64 values of the same signs, zeros and size that no rounding before the call changes.
+
+    Whole and infinite values, such as those of a mask, stay as they are.
+    """
+    exact = value.double()
+    if not exact.is_floating_point() or bool(((exact == exact.round()) | ~exact.isfinite()).all()):
+        return exact
+    made = hashed(tuple(value.shape), name, value.device).abs() * exact.sign() * _power(exact)
+    return torch.where(exact.isfinite(), made, exact)
+
+
+def _few(value: torch.Tensor, rows: int, name: str) -> torch.Tensor:
+    if value.layout == torch.sparse_coo:
+        own = value.detach().coalesce()
+        return torch.sparse_coo_tensor(own.indices(), _few(own.values(), -1, name), own.shape).coalesce()
     own = value.detach()[:_ROWS] if value.dim() and value.shape[0] == rows else value.detach()
-    return own.double() if own.is_floating_point() else own.clone()
+    return _portable(own, name) if own.is_floating_point() else own.clone()
 
 
 def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Fp64Pass:
@@ -60,10 +84,12 @@ def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
     tensors: list[torch.Tensor] = []
     mapped([list(given), named], tensors.append)
     sizes = {each.shape[0] for each in tensors if each.dim()}
-    rows = sizes.pop() if len(sizes) == 1 else -1  # such as a graph, whose tensors have other first sizes
-    few, keywords = mapped([list(given), named], lambda value: _few(value, rows))
+    is_square = any(size in each.shape[1:] for size in sizes for each in tensors)  # such as a graph's matrix
+    rows = sizes.pop() if len(sizes) == 1 and not is_square else -1
+    places = count()
+    few, keywords = mapped([list(given), named], lambda value: _few(value, rows, f"argument {next(places)}"))
     fed = {
-        name: digest_array(host_array(value))[:SHORT_DIGITS]
+        name: digest_array(host_array(value if value.layout == torch.strided else value.to_dense()))[:SHORT_DIGITS]
         for name, value in arguments(model.forward, tuple(few), keywords).items()
         if isinstance(value, torch.Tensor)
     }

@@ -13,6 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from plumbline.schema.proof import Draws
+from plumbline.train.failure import MODULE_ERRORS
 
 ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
@@ -75,7 +76,8 @@ def _kind(func: Any, named: Mapping[str, Any]) -> str:
 def _drawn(func: Any, kept: torch.Tensor) -> torch.Tensor:
     """Return one element of a mask for each number that was drawn: Dropout1d to 3d draw once a channel."""
     unbatched = _CHANNELS.get(getattr(func, "__name__", ""))
-    return kept if unbatched is None else kept.flatten(1 if kept.dim() == unbatched else 2).any(-1)
+    first = 1 if kept.dim() == unbatched else 2
+    return kept if unbatched is None or kept.dim() <= first else kept.flatten(first).any(-1)
 
 
 def _generator(device: torch.device) -> torch.Tensor:
@@ -176,6 +178,16 @@ class NativeDraws(TorchFunctionMode):
         before = _generator(value.device)
         read = value.detach().clone() if given.get("inplace") or func.__name__ == "dropout_" else value
         output = func(*args, **named)
+        with contextlib.suppress(*MODULE_ERRORS):  # a call without its mask is not repeated
+            self._see(func, given, args, named, (kind, rate, read, before), output)
+        return output
+
+    def _see(
+        self, func: Any, given: dict[str, Any], args: Any, named: Any, asked_for: tuple[str, float, Any, Any], output: Any
+    ) -> None:  # fmt: skip
+        """Record the mask of a call that has been made."""
+        kind, rate, read, before = asked_for
+        value = given["input" if kind == "dropout" else "value"]
         if kind == "dropout":
             kept, unknown = output.detach() != 0, read.detach() == 0
             if value.is_cuda or unknown.any():  # to ask a GPU would be a wait
@@ -187,7 +199,6 @@ class NativeDraws(TorchFunctionMode):
             whole = _of_attention(func, {**given, "dropout_p": _LEAST_RATE}, before)
             self.found.append(Draw(kept, rate, whole.sum(), kept.sum()))
             self.found[-1].compare_rows(kept, whole.sum())
-        return output
 
     def summary(self) -> tuple[Draws, ...]:
         """Return how many elements each module's dropout calls kept."""

@@ -181,6 +181,10 @@ class _Gradient:
     value: torch.Tensor
     rows: int
     calls: list[_Call]
+    num_arrived: int = 0
+    """Calls of backward passes that have ended, with their sum and their rows."""
+    arrived: torch.Tensor | None = None
+    rows_arrived: int = 0
 
 
 class ModuleProofs:
@@ -227,8 +231,7 @@ class ModuleProofs:
 
     def _is_inside(self, parameter: nn.Parameter) -> bool:
         """Return whether the module that owns the parameter is being called, and not one around it alone."""
-        opened = (module for module, *_ in self._open if module is not self._model)
-        return any(parameter is own for module in opened for own in module.parameters(recurse=False))
+        return any(parameter is own for module, *_ in self._open for own in module.parameters(recurse=False))
 
     def forward_done(self) -> None:
         """Stop hooking after the forward pass, so recomputation is ignored."""
@@ -337,9 +340,9 @@ class ModuleProofs:
         found = Found("forward", name or "model", call.kind, dtype, terms, exact)
         self._compare(found, native, partial(self._moved_output, call, exact, dtype))
         # The outputs of known modules other than the first are read by nobody, such as BERT's attention weights.
-        if name and native.requires_grad and self._uses is not None and several(output):
-            self.lost.setdefault(name, "several outputs have gradients")
-        elif name and native.requires_grad:
+        if native.requires_grad and self._uses is not None and several(output):
+            self.lost.setdefault(name or "model", "several outputs have gradients")
+        elif native.requires_grad and (name or self._uses is not None):
             native.register_hook(partial(self._passed, call))
             for place, alias in enumerate(self._aliases if weight is not None else ()):
                 alias.register_hook(partial(self._reached, call, place))
@@ -437,6 +440,17 @@ class ModuleProofs:
             known.rows += more.rows
             known.calls += more.calls
             known.dtype = max(known.dtype, more.dtype, key=unit_of)
+
+    def arrives(self, parameter: torch.Tensor, *, is_clear: bool) -> None:
+        """End a backward pass for a parameter; what its earlier ones gave is left out if it was cleared since."""
+        for level in ("leaf", "block"):
+            found = self._expected.get((level, parameter))
+            if found is None:
+                continue
+            if is_clear and found.arrived is not None:
+                found.value = found.value - found.arrived
+                found.calls, found.rows = found.calls[found.num_arrived :], found.rows - found.rows_arrived
+            found.arrived, found.num_arrived, found.rows_arrived = found.value.clone(), len(found.calls), found.rows
 
     def _reached(self, call: _Call, place: int, native: torch.Tensor) -> None:
         """Compare an input's gradient from a matrix product with its definition."""

@@ -377,13 +377,39 @@ def checkpointed() -> Any:
     return model, optimizer, lambda run: _loop(model, optimizer, run)
 
 
+def graph(*, sparse: bool = False) -> Any:
+    """Mixes its nodes by a matrix of them, and drops single features by a function for channels."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.drop, self.head = nn.Linear(6, 8), nn.Dropout2d(0.3), nn.Linear(8, 2)
+
+        def forward(self, nodes: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+            return self.head(matrix @ self.drop(matrix @ self.inner(nodes)))
+
+    model = Mixed()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    matrix = torch.eye(5) / 3 + torch.ones(5, 5).tril() / 7
+
+    def loop(run: Run) -> None:
+        for nodes, labels in _data():
+            optimizer.zero_grad()
+            functional.cross_entropy(model(nodes, matrix.to_sparse() if sparse else matrix), labels).backward()
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
 SHAPES: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
         plain, batch_norm, micro_batches, evaluations, lbfgs, by_hand, adversaries, scaled, within_autocast, sparse,
-        recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed,
+        recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed, graph,
     )
 } | {
+    "sparse_graph": lambda: graph(sparse=True),
     "adafactor": _updated_by(torch.optim.Adafactor),
     "transformers_adafactor": _updated_by(Adafactor),
     "decoupled_adam": _updated_by(torch.optim.Adam, weight_decay=0.1, decoupled_weight_decay=True),

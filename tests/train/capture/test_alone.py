@@ -304,3 +304,15 @@ def test_a_gpu_that_may_round_operands_is_not_held_to_fp32(model: nn.Module, dev
     """Torch's defaults allow TF32 to convolutions, and not to matrix products."""
     assert may_round(model, torch.device(device)).endswith(why)
     assert bool(may_round(model, torch.device(device))) is bool(why)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 6), lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh())])
+def test_a_model_without_blocks_is_proven_itself(tmp_path: Path, make: Any) -> None:
+    loop = Loop()
+    loop.model = make()
+    loop.optimizer = loop.update()
+    probe = loop.train(tmp_path).record.evidence.probe
+    assert probe is not None
+    names = {(error.stage, error.name) for proof in probe.proofs for error in proof.errors}
+    assert ("forward", "model") in names
+    assert [name for stage, name in names if stage == "gradient" and name.endswith("weight")]
