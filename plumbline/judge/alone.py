@@ -13,6 +13,7 @@ from plumbline.judge.rungs.proven import proofs_of, unproven
 from plumbline.judge.stated import contradiction
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
+from plumbline.schema import limits
 from plumbline.schema.captured import CapturedEvidence
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.evidence import ProbeEvidence, Tap
@@ -115,11 +116,15 @@ def _unheld(captured: CapturedEvidence, values: dict[str, list[Tap]]) -> list[st
 
 def _replicas(captured: CapturedEvidence) -> Iterator[Mismatch]:
     """Yield each step whose optimizers see different gradients in processes that train one model."""
+    # Processes of which one sees the mean of all, or that exchange later, are replicas; to end an exchange may be wanted.
+    exchanging = [each.step for each in captured.exchanges if not each.apart]
     for each in captured.exchanges:
+        has_mean = each.deviation is not None and each.deviation <= limits.SAME_RATIO
+        are_replicas = captured.replicated or each.own_equal or has_mean or each.step < max(exchanging, default=0)
         if each.absent and captured.replicated:
             why = fact("captured.absent", rank=each.absent[0], step=each.step)
             yield _mismatch("gradient", each.step, f"process {each.absent[0]}", "gradient", why)
-        elif each.apart and (captured.replicated or each.own_equal):
+        elif each.apart and are_replicas:
             rank, name = each.apart[0]
             why = fact("captured.apart", rank=rank, name=name, step=each.step)
             yield _mismatch("gradient", each.step, name, "gradient", why)

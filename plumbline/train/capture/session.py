@@ -138,9 +138,6 @@ class Capture:
             run.unknown.setdefault("tensors and proofs of modules: the model is compiled")
         if self._rerun is not None:
             self._hooks.enter_context(self._rerun.hooked())  # before those that record
-        for key, root in self._roots.items():
-            enter = self._hooks.enter_context
-            enter(root.register_forward_pre_hook(partial(self._enters, key), with_kwargs=True, prepend=True))
         for optimizer in run.optimizers:
             self._hooks.enter_context(optimizer.register_step_pre_hook(self._updates))
             self._hooks.enter_context(optimizer.register_step_post_hook(self._updated))
@@ -172,9 +169,10 @@ class Capture:
                 is_proven = self._rerun is None  # no imposed value is what its definition gives
                 self._full = RecordedStep(self.loop, step, is_watched=not self._is_compiled, is_proven=is_proven)
                 self._step_hooks.enter_context(self._full.hooked())
-        for root in self._roots.values():  # behind the hooks of the step, which see the root's own output
-            leaves = root.register_forward_hook(self._leaves, with_kwargs=True, always_call=True)
-            self._step_hooks.enter_context(leaves)
+        for key, root in self._roots.items():  # around the hooks of the step, which see the root's own call
+            enter = self._step_hooks.enter_context
+            enter(root.register_forward_pre_hook(partial(self._enters, key), with_kwargs=True, prepend=True))
+            enter(root.register_forward_hook(self._leaves, with_kwargs=True, always_call=True))
 
     def _enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
         if self.loop.is_busy or self.is_done or is_summarizing():

@@ -74,7 +74,8 @@ def _portable(value: torch.Tensor, name: str) -> torch.Tensor:
 def _few(value: torch.Tensor, rows: int, name: str) -> torch.Tensor:
     if value.layout == torch.sparse_coo:
         own = value.detach().coalesce()
-        return torch.sparse_coo_tensor(own.indices(), _few(own.values(), -1, name), own.shape).coalesce()
+        values = _few(own.values(), -1, name)
+        return torch.sparse_coo_tensor(own.indices(), values, own.shape, check_invariants=False).coalesce()
     own = value.detach()[:_ROWS] if value.dim() and value.shape[0] == rows else value.detach()
     return _portable(own, name) if own.is_floating_point() else own.clone()
 

@@ -179,14 +179,16 @@ class NativeDraws(TorchFunctionMode):
         read = value.detach().clone() if given.get("inplace") or func.__name__ == "dropout_" else value
         output = func(*args, **named)
         with contextlib.suppress(*MODULE_ERRORS):  # a call without its mask is not repeated
-            self._see(func, given, args, named, (kind, rate, read, before), output)
+            self._see(func, (args, named), read, before, output)
         return output
 
     def _see(
-        self, func: Any, given: dict[str, Any], args: Any, named: Any, asked_for: tuple[str, float, Any, Any], output: Any
+        self, func: Any, call: tuple[Any, Any], read: torch.Tensor, before: torch.Tensor, output: torch.Tensor
     ) -> None:  # fmt: skip
-        """Record the mask of a call that has been made."""
-        kind, rate, read, before = asked_for
+        """Record the mask of a call that has been made, whose input was `read`."""
+        args, named = call
+        given = bound(func, args, named)
+        kind, rate = asked(func, given)
         value = given["input" if kind == "dropout" else "value"]
         if kind == "dropout":
             kept, unknown = output.detach() != 0, read.detach() == 0

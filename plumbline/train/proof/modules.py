@@ -101,10 +101,10 @@ def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return size_of(native.detach().double() - exact.detach().double())
 
 
-def regions(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules to check: leaves, their blocks, the whole model."""
+def regions(model: nn.Module, *, is_foreign: bool = False) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules to check: leaves, their blocks, and the whole model if it is known, or one of these itself."""
     for name, module in model.named_modules():
-        if not name or not any(list(child.children()) for child in module.children()):
+        if (not name and not is_foreign) or not any(list(child.children()) for child in module.children()):
             yield name, module
 
 
@@ -215,8 +215,9 @@ class ModuleProofs:
         self.lost: dict[str, str] = {}
         """Modules without a form in fp64, and why."""
         self.lacks_memory = False
-        for name, module in regions(model):
-            self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True))
+        for name, module in regions(model, is_foreign=is_foreign):
+            # Before the module's own hooks, which may change its buffers, as those of a spectral norm.
+            self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True, prepend=is_foreign))
             self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._pass, self._uses = ExitStack(), OutsideUses(self._is_inside) if is_foreign else None
         self._reads = ranks.device.type == "cpu"
@@ -481,6 +482,14 @@ class ModuleProofs:
             for (level, parameter), expected in self._expected.items()
             if given.get(parameter) is not None and parameter not in outside and self._is_whole(parameter, expected)
         }
+        if self._uses is not None:
+            shown = {name for _, name in comparable} | self.lost.keys()
+            hidden = [
+                name for parameter, name in names.items() if given.get(parameter) is not None and name not in shown
+            ]
+            if hidden:
+                more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
+                self.lost["gradients"] = f"no repeated module shows all uses of {hidden[0]}{more}"
         # A process may have lost a module whose code did not compute in fp64 on its own rows.
         everyone = ranks.gather(list(comparable))
         for level, name in everyone[0]:
@@ -495,9 +504,16 @@ class ModuleProofs:
             self._compare(found, native, moved)
 
     def _is_whole(self, parameter: torch.Tensor, expected: _Gradient) -> bool:
-        """Return whether an expected gradient includes all uses of its weight."""
+        """Return whether an expected gradient includes all uses of its weight.
+
+        A block that has a parameter itself, beside its children, is the only one that shows it.
+        """
         leaf = self._expected.get(("leaf", parameter))
-        return leaf is not None and len(leaf.calls) == len(expected.calls)
+        if leaf is None:
+            return all(
+                any(parameter is own for own in call.module.parameters(recurse=False)) for call in expected.calls
+            )
+        return len(leaf.calls) == len(expected.calls)
 
     def _moved_sum(
         self, parameter: torch.Tensor, calls: list[_Call], factor: float, ranks: Ranks, trial: int

@@ -15,8 +15,6 @@ _OF_STEP = 64.0
 """Roundings of the step itself, in which moments, root and quotient add up."""
 _OF_MOMENTS = 8.0
 """Roundings of a moment: its share, its product, and their sum, each in half spacings."""
-_SMALLEST = 2.0**-126
-"""What a moment loses below fp32's smallest normal number, as of a gradient that is rounding alone."""
 _EPS = 2.0**-23
 """Adafactor's least moment: the relative spacing of fp32."""
 _DEFINED = ("Adam", "AdamW", "SGD", "Adafactor")
@@ -101,7 +99,8 @@ class UpdateCheck:
                 for each in (value.detach().double() - expected, expected - weight, weight)
             )
             roundings = _OF_STEP + self._of_corrections(group, count)
-            least = value.numel() ** 0.5 * _SMALLEST
+            # What a moment loses below its format's normal numbers, as of a gradient that is rounding alone.
+            least = value.numel() ** 0.5 * float(torch.finfo(value.dtype).smallest_normal)
             smallest = group["eps"] if self.kind in ("Adam", "AdamW") else _EPS
             unit = torch.finfo(value.dtype).eps / 2  # the largest relative error of one operation
             limit = unit * (_OF_WEIGHTS * size + roundings * moved) + least * rate / (smallest or _EPS)

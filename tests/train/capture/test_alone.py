@@ -188,6 +188,38 @@ class HalfModel(Loop):
         return Net().bfloat16()
 
 
+class Attending(Loop):
+    """A module with parameters of its own beside a child's."""
+
+    def make(self) -> nn.Module:
+        class Attention(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.own, self.scale = nn.MultiheadAttention(6, 2), nn.Parameter(torch.ones(6))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.own(x, x, x, need_weights=False)[0] * self.scale
+
+        return nn.Sequential(Attention(), nn.Linear(6, 6))
+
+
+class HalfAdam(HalfModel):
+    """Half precision of weights, whose second moments are below its smallest normal number."""
+
+    def make(self) -> nn.Module:
+        return Net().half()
+
+    def update(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.held(), lr=1e-2, eps=1e-3)
+
+
+class Normed(Loop):
+    """Weights that a hook divides by their spectral norm, which it keeps in a buffer."""
+
+    def make(self) -> nn.Module:
+        return nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 6)), nn.Linear(6, 6))
+
+
 CONTRADICTIONS: dict[type[Loop], tuple[str, str]] = {
     Frozen: ("gradient", "parameters"), Unheld: ("optimizer", "layers.1.weight"), Stale: ("gradient", "norm.weight"),
     Standstill: ("optimizer", "weights"), Unreached: ("precision", "Exact"),
@@ -207,7 +239,8 @@ def test_a_record_that_contradicts_itself_says_so(kind: type[Loop], tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "kind", [Loop, HandMade, HeldByHand, Accumulating, GeneratorFirst, TinyRate, WarmingUp, ExactHead, HalfModel],
+    "kind", [Loop, HandMade, HeldByHand, Accumulating, GeneratorFirst, TinyRate, WarmingUp, ExactHead, HalfModel,
+             HalfAdam, Attending, Normed],
     ids=lambda kind: kind.__name__,
 )  # fmt: skip
 def test_an_honest_loop_is_not_accused(kind: type[Loop], tmp_path: Path) -> None:
@@ -229,12 +262,23 @@ def changed(loaded: LoadedRecord, part: str, **values: Any) -> LoadedRecord:
 
 
 def test_processes_apart_are_a_fault_only_where_they_train_one_model(healthy: LoadedRecord) -> None:
-    def verdict(*, replicated: bool, own_equal: bool) -> str:
-        apart = Exchange(step=0, factor=1.0, deviation=0.0, apart=((1, "norm.weight"),), own_equal=own_equal)
+    def verdict(*, replicated: bool, own_equal: bool, deviation: float = 1.0) -> str:
+        apart = Exchange(step=0, factor=1.0, deviation=deviation, apart=((1, "norm.weight"),), own_equal=own_equal)
         return judge_alone(changed(healthy, "captured", exchanges=(apart,), replicated=replicated)).verdict
 
     assert verdict(replicated=True, own_equal=False) == verdict(replicated=False, own_equal=True) == "drift"
+    assert verdict(replicated=False, own_equal=False, deviation=0.0) == "drift"  # one sees the mean of all
     assert verdict(replicated=False, own_equal=False) == "pass"  # such as independent trainings, or sharded weights
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(0, "drift"), (4, "pass")])
+def test_processes_that_begin_to_exchange_are_replicas_and_those_that_end_to_are_free(
+    healthy: LoadedRecord, first: int, verdict: str
+) -> None:
+    apart = Exchange(step=first, factor=1.0, deviation=1.0, apart=((1, "norm.weight"),))
+    exchanged = Exchange(step=2, factor=1.0, deviation=0.0)
+    record = changed(healthy, "captured", exchanges=tuple(sorted((apart, exchanged), key=lambda each: each.step)))
+    assert judge_alone(record).verdict == verdict
 
 
 def _off(loaded: LoadedRecord) -> LoadedRecord:
@@ -316,3 +360,11 @@ def test_a_model_without_blocks_is_proven_itself(tmp_path: Path, make: Any) -> N
     names = {(error.stage, error.name) for proof in probe.proofs for error in proof.errors}
     assert ("forward", "model") in names
     assert [name for stage, name in names if stage == "gradient" and name.endswith("weight")]
+
+
+def test_a_parameter_beside_children_is_proven_and_one_that_no_module_shows_is_told(tmp_path: Path) -> None:
+    probe = Attending().train(tmp_path).record.evidence.probe
+    assert probe is not None
+    proven = {error.name for error in probe.proofs[0].errors if error.stage == "gradient"}
+    assert {"0.own.in_proj_weight", "0.own.in_proj_bias"} <= proven
+    assert "0.scale: is used by a function" in probe.proofs[0].lost

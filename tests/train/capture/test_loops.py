@@ -142,3 +142,33 @@ def test_a_record_of_another_loop_is_no_pair(runs: Path, tmp_path: Path) -> None
     judgement = judged(runs, "", tmp_path)
     assert judgement.verdict == "invalid"
     assert said(judgement.findings[0].metric) == "SHA-256 of the spec"
+
+
+class _Centred(nn.Module):
+    """Subtracts a mean, which makes a relative error of its input ten times as large."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows - rows.mean()
+
+
+def test_what_a_model_makes_of_rounded_inputs_is_no_other_formula(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    for name, noise in (("plain", 0.0), ("rounded", 2e-7)):
+        torch.set_num_threads(2 if noise else 1)  # another machine
+        torch.manual_seed(1)
+        model = nn.Sequential(_Centred(), nn.Linear(6, 6))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        with plumbline.capture(tmp_path / name, model, optimizer, steps=2) as run:
+            for _ in range(2):
+                rows = (
+                    1 + 0.1 * torch.rand(64, 6) + noise * torch.randn(64, 6, generator=torch.Generator().manual_seed(2))
+                )
+                loss = model(rows).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                run.step(None, loss)
+    torch.set_num_threads(threads)
+    sides = [plumbline.read_record(tmp_path / name) for name in ("plain", "rounded")]
+    judgement = plumbline.compare(*sides, throughput=False)
+    assert [said(cause.why) for cause in judgement.causes] == []
