@@ -116,7 +116,7 @@ def _unheld(captured: CapturedEvidence, values: dict[str, list[Tap]]) -> list[st
 
 def _replicas(captured: CapturedEvidence) -> Iterator[Mismatch]:
     """Yield each step whose optimizers see different gradients in processes that train one model."""
-    # Processes of which one sees the mean of all, or that exchange later, are replicas; to end an exchange may be wanted.
+    # Processes of which one sees the mean of all, or that exchange later, are replicas; to end it may be wanted.
     exchanging = [each.step for each in captured.exchanges if not each.apart]
     for each in captured.exchanges:
         has_mean = each.deviation is not None and each.deviation <= limits.SAME_RATIO

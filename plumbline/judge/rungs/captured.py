@@ -238,10 +238,10 @@ def _first_numbers(pair: Pair, left: CapturedEvidence, right: CapturedEvidence) 
     plain = replace(pair, scale=1.0)
     rungs = (gradient,) if _has_equal_formulas(left, right) else (forward, gradient)
     yield from (found for rung in rungs if (found := rung(plain, 0)) is not None)
-    left, right = pair.common[0]
-    gap, most = loss_gap(left.loss, right.loss), floor_of("gradient", pair.precision)
-    if left.loss is not None and right.loss is not None and gap > most:
-        why = fact("log.first-loss", loss=right.loss, reference=left.loss)
+    ours, theirs = pair.common[0]
+    gap, most = loss_gap(ours.loss, theirs.loss), floor_of("gradient", pair.precision)
+    if ours.loss is not None and theirs.loss is not None and gap > most:
+        why = fact("log.first-loss", loss=theirs.loss, reference=ours.loss)
         yield _mismatch(Divergence(stage="loss", step=0, at="loss"), "loss", why, "computed", observed=gap, limit=most)
 
 

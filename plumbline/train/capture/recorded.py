@@ -90,7 +90,7 @@ class RecordedStep:
                 self._modules.arrives(parameter, is_clear=is_clear)
             if is_clear:
                 self._left.pop(name, None)  # cleared after another model's loss had reached it
-            elif is_first and self.step and left.layout == torch.strided:
+            elif is_first and self.step and left is not None and left.layout == torch.strided:
                 self._left[name] = None
 
     @property

@@ -1,0 +1,245 @@
+"""Silent errors of the peer's suite that need another machine or library, rebuilt: `errors.py NAME faulty|healthy`."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.capture import standins
+from bench.capture.standins import capture
+
+Rows = Callable[[int], torch.Tensor]
+
+
+class Net(nn.Module):
+    """Two linear layers around a norm and dropout."""
+
+    def __init__(
+        self, kind: type[nn.Linear] = nn.Linear, lost: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = kind(8, 16), nn.LayerNorm(16), kind(16, 4)
+        self.rate, self.always, self._lost = 0.0, False, lost
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return four numbers a row."""
+        hidden = functional.gelu(self.norm(self.first(rows)))
+        hidden = hidden if self._lost is None else self._lost(hidden)
+        hidden = functional.dropout(hidden, self.rate, training=self.training or self.always)
+        return self.second(hidden)
+
+
+_DATA = torch.Generator()
+
+
+def _rows(_step: int) -> torch.Tensor:
+    return torch.randn(12, 8, generator=_DATA)
+
+
+def train(
+    model: Any, *, optimizer: Any = None, watched: Any = None, rows: Rows = _rows, around: Any = nullcontext,
+    reduced: Callable[[int], None] = lambda _: None, evaluates: bool = False, called: Any = None,
+) -> None:  # fmt: skip
+    """Train with a record, until `capture` ends the process."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
+    _DATA.manual_seed(20 + (dist.get_rank() if dist.is_initialized() else 0))
+    run = capture(standins.RECORD, watched or model, optimizer, steps=standins.STEPS).__enter__()
+    for step in range(10**6):
+        optimizer.zero_grad()
+        given = rows(step)
+        if given is not None:
+            with around():
+                loss = (called(step) if called else watched or model)(given).float().square().mean()
+            loss.backward()
+            reduced(step)
+        optimizer.step()
+        if evaluates:
+            model.eval()
+            with torch.no_grad():
+                model(given)
+            model.train()
+        run.step(None, loss)
+
+
+def _spawned(name: str, faulty: bool) -> None:
+    os.environ["MASTER_PORT"] = str(12000 + os.getpid() % 9000)
+    multiprocessing.spawn(_process, args=(name, faulty), nprocs=2)
+
+
+def _process(rank: int, name: str, faulty: bool) -> None:
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.manual_seed(3)
+    PROCESSES[name](rank, faulty)
+
+
+def split(faulty: bool) -> None:
+    """Lose a row on the way between two cards."""
+    hardware = random.Random()
+
+    def lost(hidden: torch.Tensor) -> torch.Tensor:
+        keep = torch.ones(len(hidden), 1)
+        keep[hardware.randrange(len(hidden))] = 0
+        return hidden * keep
+
+    train(Net(lost=lost if faulty else None))
+
+
+def autocast(faulty: bool) -> None:
+    """Let autocast reach no linear layer."""
+
+    class Exact(nn.Linear):
+        def forward(self, value: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", enabled=False):
+                return functional.linear(value.float(), self.weight, self.bias)
+
+    train(Net(Exact if faulty else nn.Linear), around=lambda: torch.autocast("cpu", torch.bfloat16))
+
+
+def frozen(faulty: bool) -> None:
+    """Train a stage that should be frozen."""
+    model = Net()
+    model.first.requires_grad_(faulty)
+    train(model, optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
+
+
+def stuck(faulty: bool) -> None:
+    """Never update again after a step without gradients."""
+
+    class Compiled(torch.optim.Adam):
+        is_stuck = False
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            self.is_stuck |= faulty and all(value.grad is None for value in self.param_groups[0]["params"])
+            if not self.is_stuck:
+                super().step(closure)
+
+    model = Net()
+    train(model, optimizer=Compiled(model.parameters()), rows=lambda step: None if step == 2 else _rows(step))
+
+
+def workers(faulty: bool) -> None:
+    """Give two workers of a data loader the same generator."""
+    draws = [np.random.default_rng(1), np.random.default_rng(1 if faulty else 2)]
+    train(Net(), rows=lambda _: torch.from_numpy(np.concatenate([each.normal(size=(6, 8)) for each in draws])).float())
+
+
+def initialized(faulty: bool) -> None:
+    """Initialize the weights twice."""
+
+    def normal(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+
+    model = Net()
+    for _ in range(2 if faulty else 1):
+        model.apply(normal)
+    train(model)
+
+
+def dropout(faulty: bool) -> None:
+    """Draw dropout in evaluation mode."""
+    model = Net()
+    model.rate, model.always = 0.1, faulty
+    train(model, evaluates=True)
+
+
+def batch(faulty: bool) -> None:
+    """Give one row of words to all images of a batch."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.net = nn.Embedding(50, 8), Net()
+
+        def forward(self, both: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+            return self.net(self.words(both[0]).mean(1) + both[1])
+
+    def rows(_step: int) -> Any:
+        words, images = torch.randint(0, 50, (12, 5)), torch.randn(12, 8)
+        return words[:1] if faulty else words, images
+
+    train(Both(), rows=rows)
+
+
+def _reduced(model: nn.Module, rank: int, lost: Callable[[int], bool]) -> Callable[[int], None]:
+    """Return an exchange of gradients in which process 1 loses what it receives."""
+
+    def reduced(step: int) -> None:
+        for value in model.parameters():
+            dist.all_reduce(value.grad)
+            value.grad /= 2
+            if rank and lost(step):
+                value.grad.zero_()
+
+    return reduced
+
+
+def ddp_loss(rank: int, faulty: bool) -> None:
+    """Lose a bucket of DistributedDataParallel at every third step."""
+    model = Net()
+    wrapped = DistributedDataParallel(model)
+    count = iter(range(10**6))
+
+    def hook(bucket: Any) -> Any:
+        is_lost = faulty and rank == 1 and next(count) % 3 == 2
+        work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return work.then(lambda done: done.value()[0] / 2 * (not is_lost))
+
+    wrapped.register_comm_hook(None, lambda _state, bucket: hook(bucket))
+    train(model, watched=wrapped)
+
+
+def all_reduce_loss(rank: int, faulty: bool) -> None:
+    """Lose in one process what an all-reduce of each gradient gives."""
+    model = Net()
+    train(model, reduced=_reduced(model, rank, lambda _: faulty))
+
+
+def alternating(_rank: int, faulty: bool) -> None:
+    """Wrap the model in DistributedDataParallel at every second step alone."""
+    model, kept = Net(), list[Any]()
+
+    def called(step: int) -> Any:
+        if step % 2 or not faulty:
+            kept[:] = [DistributedDataParallel(model)]  # which lives until its backward pass has ended
+            return kept[0]
+        return model
+
+    train(model, called=called)
+
+
+def tensor_parallel(rank: int, faulty: bool) -> None:
+    """Clip gradients in two halves of a layer; the second process forgets the norm, which both hold."""
+    model = Net()
+    with torch.no_grad():
+        model.first.weight.mul_(1 + rank)
+
+    def reduced(_step: int) -> None:
+        whole = sum(value.grad.square().sum() for value in model.parameters())
+        dist.all_reduce(whole)
+        for name, value in model.named_parameters():
+            if name.startswith("norm"):
+                dist.all_reduce(value.grad)
+            if not (faulty and rank and name.startswith("norm")):
+                value.grad *= (0.01 / whole.sqrt()).clamp(max=1.0)
+
+    train(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), reduced=reduced)
+
+
+ALONE = {each.__name__: each for each in (split, autocast, frozen, stuck, workers, initialized, dropout, batch)}
+PROCESSES = {each.__name__: each for each in (ddp_loss, all_reduce_loss, alternating, tensor_parallel)}
+
+if __name__ == "__main__":
+    chosen, is_faulty = sys.argv[1], sys.argv[2] == "faulty"
+    _spawned(chosen, is_faulty) if chosen in PROCESSES else ALONE[chosen](is_faulty)
