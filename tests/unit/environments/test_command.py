@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,6 +18,8 @@ import pytest
 from plumbline.data.staging.shipped import file_key
 from plumbline.environments import command
 from plumbline.environments.launch import run_training
+from plumbline.environments.parent_watch import PARENT_WATCH
+from plumbline.environments.python_modules import module_command
 from plumbline.records import load_record
 from plumbline.records.part_sizes import check_parts
 from plumbline.schema.captured import CapturedEvidence, CapturedSpec, write_any_spec
@@ -179,6 +185,23 @@ def test_a_command_that_hangs_ends_at_its_deadline(worker: Worker, script: str) 
     assert time.monotonic() - began < 40
     assert not worker.processes
     assert not (worker.out / "record.json").exists()
+
+
+def test_a_command_ends_with_all_that_it_started_when_its_worker_dies(worker: Worker) -> None:
+    script = f"{FORKS}\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('runs', flush=True)\ntime.sleep(600)"
+    (worker.root / "train.py").write_text(script, encoding="utf-8")
+    words = [*module_command(sys.executable, "plumbline.environments.supervisor"), sys.executable, "train.py"]
+    variables = {**os.environ, "PLUMBLINE_RECORD": f"{worker.root}/record", PARENT_WATCH: "stdin"}
+    with subprocess.Popen(
+        words, cwd=worker.root, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        assert supervisor.stdin is not None
+        assert supervisor.stdout.readline() == b"runs\n"
+        assert len(worker.processes) >= 3
+        supervisor.stdin.close()  # as the kernel does where the worker is killed
+        assert supervisor.wait(60) == 128 + signal.SIGKILL
+    assert not worker.processes
 
 
 def test_a_command_that_is_not_found_is_named_before_anything_runs(worker: Worker) -> None:
