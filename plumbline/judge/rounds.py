@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from plumbline.judge.alone import judge_alone
 from plumbline.judge.compared import Comparisons
 from plumbline.judge.comparison import compare
 from plumbline.judge.consensus import Doubt, TrustedReference, exonerate, trusted_reference
@@ -12,6 +13,7 @@ from plumbline.judge.gates.gate import PastNights
 from plumbline.judge.rungs.production import production_notes
 from plumbline.judge.whole import whole
 from plumbline.records import LoadedRecord
+from plumbline.schema.captured import captured
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.fact import Statement, fact
 from plumbline.schema.record import RunRecord
@@ -130,10 +132,13 @@ def _place(divergence: Divergence) -> str:
 
 
 def _alone(record: LoadedRecord, gates: Gates, nights: PastNights, table: Comparisons) -> Judgement:
-    """Judge a record without a reference: is the record complete and finite?"""
+    """Judge a record without a reference: is it complete and finite, and does a loop not contradict itself?"""
     judgement = compare(record, record, gates, nights=nights, table=table)
     if judgement.verdict != "pass":
         return judgement
+    by_itself = judge_alone(record) if captured(record.record.spec) else None
+    if by_itself is not None and by_itself.verdict != "inconclusive":  # a record that proves nothing is complete
+        return by_itself
     detail = fact("round.alone")
     finding = Finding(check="record.complete", outcome="pass", detail=detail)
     return Judgement(verdict="pass", findings=(finding,), notes=production_notes(table.of(record, record).pair))

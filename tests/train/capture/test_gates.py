@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import plumbline
+from plumbline.judge.rounds import judge_round
 from plumbline.records import LoadedRecord
 
 from .loops import train
@@ -89,6 +91,16 @@ def test_a_record_without_evidence_passes_no_gate(
     outcomes = {"sketches": "invalid", "losses": "invalid", "known losses": "inconclusive"}
     for sides in ((records[0], lacking), (lacking, records[0])):
         assert plumbline.compare(*sides, throughput=False).verdict == outcomes.get(name, "inconclusive")
+
+
+def test_a_night_of_one_platform_without_a_baseline_judges_what_contradicts_itself(tmp_path: Path) -> None:
+    for fault in ("", "accumulates"):
+        train(tmp_path / (fault or "plain"), fault, start=tmp_path / "start.safetensors")
+    plain, faulty = (plumbline.read_record(tmp_path / name) for name in ("plain", "accumulates"))
+    assert judge_round({"one": plain}, "one", {})["one"].verdict == "pass"
+    result = judge_round({"one": faulty}, "one", {})["one"]
+    assert result.verdict == "drift"
+    assert [(cause.code, cause.sure) for cause in result.causes] == [("gradient", "confirmed")]
 
 
 def test_without_timed_steps_a_demanded_throughput_is_inconclusive(
