@@ -207,10 +207,11 @@ class Capture:
                 self.log.window = fp64_pass(module, given, named)
 
     def _leaves(self, module: nn.Module, given: Any, named: Any, output: Any) -> None:  # noqa: ARG002 - a hook
-        if self.loop.is_busy or self.is_done or self._step is None or is_summarizing():
+        if self.loop.is_busy or self.is_done or is_summarizing():
             return
         with self.loop.aside("a forward pass"):
-            if torch.is_grad_enabled() and (self._num_calls or 0) <= 1:
+            self.log.remember(output)
+            if self._step is not None and torch.is_grad_enabled() and (self._num_calls or 0) <= 1:
                 if self._full is not None:
                     self._full.forward_done()
                 self._step.leaves(output)

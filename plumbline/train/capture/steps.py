@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -22,6 +24,8 @@ from plumbline.train.watch.calls import first_tensor
 _SAMPLED = 16
 """Tensors of which each step sums the first values, spread over the model: what trains, moves some of them."""
 _LONGEST = 1 << 20
+_REMEMBERED = 64
+"""Number of last outputs that are known as such when they are given again."""
 
 
 @cache
@@ -78,6 +82,8 @@ class CapturedStep:
         for name, value in named_tensors(arguments(module.forward, given, named)):
             full = f"{key}.{name}" if key else name
             found.rows = found.rows or (value.shape[0] if value.dim() else 1)
+            if self._log.is_output(value):
+                continue  # such as a generated image, or a state that is carried on: no data
             if value.is_floating_point() or value.is_complex():
                 found.floats[full] = float_sketch(value.real if value.is_complex() else value)
             else:
@@ -145,6 +151,7 @@ class Steps:
         self.full: list[RecordedStep] = []
         self.evaluations: list[tuple[int, torch.Tensor]] = []
         self.window: Fp64Pass | None = None
+        self._outputs = deque[weakref.ref[torch.Tensor]](maxlen=_REMEMBERED)
         self.start_weights = sampled([*self.sampled, *self.moving], run.ranks.device)
         self.kept: tuple[int, torch.Tensor] | None = None
         """(step, checksum of all weights before it), if the step before was recorded."""
@@ -153,6 +160,16 @@ class Steps:
     def num_steps(self) -> int:
         """Return the number of complete steps."""
         return len(self.steps)
+
+    def remember(self, output: Any) -> None:
+        """Remember a model's outputs as long as the loop keeps them."""
+        self._outputs.extend(weakref.ref(value) for _, value in named_tensors(output))
+
+    def is_output(self, value: torch.Tensor) -> bool:
+        """Return whether a tensor has the values of an earlier output, also cut off its graph."""
+        known = (each() for each in self._outputs)
+        place = value.data_ptr()
+        return bool(place) and any(each is not None and each.data_ptr() == place for each in known)
 
     def whole(self) -> torch.Tensor:
         """Return the checksum of all weights."""
