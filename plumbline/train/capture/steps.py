@@ -163,12 +163,13 @@ class Steps:
 
     def remember(self, output: Any) -> None:
         """Remember a model's outputs as long as the loop keeps them."""
-        self._outputs.extend(weakref.ref(value) for _, value in named_tensors(output))
+        tensors = (value for _, value in named_tensors(output))
+        self._outputs.extend(weakref.ref(value) for value in tensors if value.layout == torch.strided)
 
     def is_output(self, value: torch.Tensor) -> bool:
         """Return whether a tensor has the values of an earlier output, also cut off its graph."""
         known = (each() for each in self._outputs)
-        place = value.data_ptr()
+        place = value.data_ptr() if value.layout == torch.strided else 0
         return bool(place) and any(each is not None and each.data_ptr() == place for each in known)
 
     def whole(self) -> torch.Tensor:

@@ -20,7 +20,7 @@ def _run(name: str, record: Path) -> None:
     subprocess.run([sys.executable, *launcher, f"{name}.py", str(record)], cwd=FOLDER, check=True, timeout=120)
 
 
-@pytest.mark.first(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*PLAIN, "processes", pytest.param("trainer", marks=pytest.mark.accelerate)])
 def test_an_example_records_a_training_that_passes(name: str, tmp_path: Path) -> None:
     for folder in ("a", "b"):
