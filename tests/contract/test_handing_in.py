@@ -114,7 +114,7 @@ def test_the_error_of_a_full_disk_names_the_cache_folder(tmp_path: Path, monkeyp
     monkeypatch.setenv("PLUMBLINE_CACHE", str(tmp_path / "cache"))
     reporter = SimpleNamespace(on_progress=print)
     monkeypatch.setattr(module, "ProgressReporter", lambda _: nullcontext(reporter))
-    monkeypatch.setattr(module, "write_spec", full)
+    monkeypatch.setattr(module, "write_any_spec", full)
     with disable_run_logger(), pytest.raises(DiskFullError, match="no room left") as caught:
         module.train_and_publish.fn(order)
     assert caught.value.where == str(tmp_path / "cache")
