@@ -231,13 +231,15 @@ def _has_equal_formulas(left: CapturedEvidence, right: CapturedEvidence) -> bool
 def _first_numbers(pair: Pair, left: CapturedEvidence, right: CapturedEvidence) -> Iterator[Mismatch]:
     """Yield numbers of the first step beyond rounding: between machines nothing else has a limit.
 
-    Equal formulas decide for outputs, of which a deep model's may differ by more than a fixed limit.
+    Equal formulas decide for outputs, of which a deep model's may differ by more than a fixed limit. So may its
+    gradients: the loss and what follows the backward pass are left to show, with faults above half precision.
     """
     if not pair.common or not rounds_differently(pair.reference.record, pair.candidate.record, "probe"):
         return
-    plain = replace(pair, scale=1.0)
-    rungs = (gradient,) if _has_equal_formulas(left, right) else (forward, gradient)
-    yield from (found for rung in rungs if (found := rung(plain, 0)) is not None)
+    scale, rungs = 1.0, [forward, gradient]
+    if _has_equal_formulas(left, right):
+        scale, rungs = max(1.0, floor_of("gradient", "fp16") / floor_of("gradient", pair.precision)), [gradient]
+    yield from (found for rung in rungs if (found := rung(replace(pair, scale=scale), 0)) is not None)
     ours, theirs = pair.common[0]
     gap, most = loss_gap(ours.loss, theirs.loss), floor_of("gradient", pair.precision)
     if ours.loss is not None and theirs.loss is not None and gap > most:

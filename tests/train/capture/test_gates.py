@@ -93,6 +93,23 @@ def test_a_record_without_evidence_passes_no_gate(
         assert plumbline.compare(*sides, throughput=False).verdict == outcomes.get(name, "inconclusive")
 
 
+@pytest.mark.parametrize(("error", "verdict"), [(2e-4, "pass"), (2e-2, "drift")])
+def test_beside_equal_formulas_a_deep_models_gradients_may_round(
+    records: tuple[LoadedRecord, LoadedRecord], error: float, verdict: str
+) -> None:
+    """Of honest programs of a peer's suite gradients differ by up to 9e-5 on another instruction set."""
+    record = records[1]
+    taps = [
+        tap.model_copy(update={"sha256": tap.sha256[::-1]}) if (tap.stage, tap.step) == ("gradient", 0) else tap
+        for tap in record.record.evidence.probe.taps
+    ]
+    sketch = record.sketches["sketch"].copy()
+    places = [place for place, tap in enumerate(taps) if (tap.stage, tap.step) == ("gradient", 0)]
+    sketch[places] *= 1 + error
+    other = replace(probe(taps=tuple(taps))(record), arrays={"sketches": {"sketch": sketch}})
+    assert plumbline.compare(records[0], elsewhere(other), throughput=False).verdict == verdict
+
+
 def test_a_night_of_one_platform_without_a_baseline_judges_what_contradicts_itself(tmp_path: Path) -> None:
     for fault in ("", "accumulates"):
         train(tmp_path / (fault or "plain"), fault, start=tmp_path / "start.safetensors")
