@@ -161,9 +161,7 @@ def _run(
     """Run the command to its end; return the error of a killed one, and note what makes the training a failed one."""
 
     def is_over() -> bool:
-        if shutil.disk_usage(place.folder).free < _LEAST_FREE_BYTES:
-            hint = "free some space, or let the command write less"
-            raise DiskFullError("the disk is full", where=str(place.folder.parent.parent), hint=hint)
+        _check_disk(place.folder)
         if order.experiment is not None and (place.record / RECORD_NAME).is_file():
             raise _RecordedError
         return should_stop()
@@ -187,12 +185,21 @@ def _run(
         code = SIGNALLED - code if code > SIGNALLED else code
         death = death_of(code, (memory_kills() or 0) - (kills or 0), last)
         place.problem = str(death or "")
+        if code:
+            _check_disk(place.folder)  # it may have filled the disk before anyone looked
         if code and death is None:
             place.problem = f"the command ended with exit code {code}: {said.last_line or 'it printed nothing'}"
     changed = [name for name, sha256 in order.spec.files.items() if not _is_same(place.folder / name, sha256)]
     if changed and not place.problem:
         place.problem = f"the command changed its own file {changed[0]}"
     return death
+
+
+def _check_disk(folder: Path) -> None:
+    """Raise `DiskFullError` if the disk is full: then a command's failure says nothing of its training."""
+    if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
+        hint = "free some space, or let the command write less"
+        raise DiskFullError("the disk is full", where=str(folder.parent.parent), hint=hint)
 
 
 def _resolved(spec: CapturedSpec, folder: Path, path: str) -> list[str]:

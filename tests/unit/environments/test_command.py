@@ -233,6 +233,15 @@ def test_a_command_that_fills_the_disk_is_ended_before_the_disk_is_full(
     assert [path.name for path in (worker.root / "work").iterdir()] == ["record"]
 
 
+def test_a_command_that_has_filled_the_disk_at_once_says_nothing_of_its_training(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_LEAST_FREE_BYTES", shutil.disk_usage(worker.root).free - (100 << 20))
+    script = "import os\nopen('big', 'wb').write(bytes(300 << 20))\nraise OSError(28, 'No space left on device')"
+    assert worker.run(script) == ExitCode.INCONCLUSIVE
+    assert "the disk is full" in worker.said[-1]
+
+
 def test_an_old_record_in_the_outputs_folder_is_none_of_this_order(worker: Worker) -> None:
     worker.out.mkdir(parents=True)
     (worker.out / "record.json").write_bytes(canonical_json(record().to_json()))
