@@ -43,7 +43,7 @@ class Place:
     """What makes the training a failed one."""
 
     def variables(self, order: CommandOrder) -> dict[str, str]:
-        """Return what the command is told of its order."""
+        """Return the command's variables."""
         spec, experiment = order.spec, order.experiment
         found = {
             "PLUMBLINE_RECORD": str(self.record), "PLUMBLINE_WORKLOAD": spec.workload,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import sysconfig
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from plumbline.cli.main import main
-from tests.train.wheels import make_wheel
+from tests.train.wheels import install_first, make_wheel
 
 SUITE = """
 name = "upgrade"
@@ -52,12 +48,7 @@ def plant(folder: Path) -> None:
         layers = f"import torch\n\n\ndef activation():\n    return torch.nn.GELU(approximate={form!r})\n"
         make_wheel(folder / "wheels", "planted-layers", version, {"planted_layers.py": layers})
         make_wheel(folder / "wheels", "planted-idle", version, {"planted_idle.py": f"value = {version!r}\n"})
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "team")], check=True)
-    site = next((folder / "team").glob("lib/python*/site-packages"))
-    (site / "base.pth").write_text(sysconfig.get_path("purelib"))
-    for wheel in (folder / "wheels").glob("*-1.0-*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
+    install_first(folder)
     for lock, version in (("current", "1.0"), ("candidate", "2.0")):
         (folder / f"{lock}.txt").write_text(f"planted-idle=={version}\nplanted-layers=={version}\n")
 

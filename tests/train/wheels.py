@@ -12,7 +12,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-__all__ = ["ROUNDED_LINEARS", "SLOW_LINEARS", "make_wheel", "plant"]
+__all__ = ["ROUNDED_LINEARS", "SLOW_LINEARS", "install_first", "make_wheel", "plant"]
 
 ROUNDED_LINEARS = """
 import sys
@@ -127,6 +127,11 @@ def plant(folder: Path) -> None:
             "other": {"planted_other/data.txt": version},
         }.items():  # fmt: skip
             make_wheel(folder / "wheels", f"planted-{name}", version, files)
+    install_first(folder)
+
+
+def install_first(folder: Path) -> None:
+    """Make a team's environment in `folder`/team, with the first versions of the wheels in `folder`/wheels."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "team")], check=True)
     site = next((folder / "team").glob("lib/python*/site-packages"))
     (site / "base.pth").write_text(sysconfig.get_path("purelib"))

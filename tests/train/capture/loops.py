@@ -62,7 +62,7 @@ FAULTS: dict[str, str] = {
 """Planted fault and the cause to be named."""
 
 
-class _Halved(torch.autograd.Function):
+class Halved(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
         return value.clone()
@@ -74,7 +74,7 @@ class _Halved(torch.autograd.Function):
 
 class _WrongLinear(nn.Linear):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return _Halved.apply(functional.linear(value, self.weight, self.bias))
+        return Halved.apply(functional.linear(value, self.weight, self.bias))
 
 
 def make(fault: str) -> tuple[nn.Module, torch.optim.Optimizer]:

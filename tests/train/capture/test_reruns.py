@@ -23,19 +23,9 @@ from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.suite import Gates
 from plumbline.train.capture import capture
 
+from .loops import Halved
+
 STEPS, ROWS, WIDTH = 8, 16, 8
-
-
-class _Halved(torch.autograd.Function):
-    """A backward pass that is wrong by a constant."""
-
-    @staticmethod
-    def forward(_ctx: Any, value: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(_ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        return gradients[0] * 0.5
 
 
 class Scaled(nn.Module):
@@ -48,7 +38,7 @@ class Scaled(nn.Module):
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         if value.dtype == torch.float32:  # a kernel of this format
             value = value * (1.001 if self.fault.startswith("output") else 1.0)
-            value = _Halved.apply(value) if self.fault.startswith("gradient") else value
+            value = Halved.apply(value) if self.fault.startswith("gradient") else value
         return value * self.weight + 0.01 * torch.rand_like(value)
 
 

@@ -18,6 +18,7 @@ import pytest
 from plumbline.data.staging.shipped import file_key
 from plumbline.environments import command
 from plumbline.environments.launch import run_training
+from plumbline.environments.output import follow
 from plumbline.environments.parent_watch import PARENT_WATCH
 from plumbline.environments.python_modules import module_command
 from plumbline.records import load_record
@@ -198,6 +199,9 @@ def test_a_command_ends_with_all_that_it_started_when_its_worker_dies(worker: Wo
         assert supervisor.stdout is not None
         assert supervisor.stdin is not None
         assert supervisor.stdout.readline() == b"runs\n"
+        deadline = time.monotonic() + 60
+        while len(worker.processes) < 3 and time.monotonic() < deadline:  # its grandchild comes a little later
+            time.sleep(0.05)
         assert len(worker.processes) >= 3
         supervisor.stdin.close()  # as the kernel does where the worker is killed
         assert supervisor.wait(60) == 128 + signal.SIGKILL
@@ -236,8 +240,12 @@ def test_a_command_that_fills_the_disk_is_ended_before_the_disk_is_full(
 def test_a_command_that_has_filled_the_disk_at_once_says_nothing_of_its_training(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_LEAST_FREE_BYTES", shutil.disk_usage(worker.root).free - (100 << 20))
-    script = "import os\nopen('big', 'wb').write(bytes(300 << 20))\nraise OSError(28, 'No space left on device')"
+    monkeypatch.setattr(command, "_LEAST_FREE_BYTES", 1 << 60)
+    # Nobody looks at the disk while the command runs.
+    monkeypatch.setattr(
+        command, "follow", lambda child, listener, deadline, _, **more: follow(child, listener, deadline, bool, **more)
+    )
+    script = "raise OSError(28, 'No space left on device')"
     assert worker.run(script) == ExitCode.INCONCLUSIVE
     assert "the disk is full" in worker.said[-1]
 
