@@ -9,13 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
-from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.events import emit_event
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from plumbline.cli.main import main
+from plumbline.local.stack import Stack
 from plumbline.night.deployment import UPGRADE_EVENT, desired, suite_parameters
 from plumbline.night.rounds import Round
 from plumbline.schema.errors import ConfigurationError, UnavailableError
@@ -25,6 +27,7 @@ from plumbline.tasks.doctor import check_server
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.api import server_errors
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
+from tests.flows.conftest import file_suite
 from tests.flows.small_suite import to_toml
 from tests.flows.stubs import Material, deploy
 
@@ -177,24 +180,27 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lock", [None, {"name": "uv.lock", "text": "a = \"1 < 2 & '3'\"\n", "sha256": "0" * 64}])
-def test_the_upgrade_event_hands_its_lock_to_the_gate(
-    client: SyncPrefectClient, suite: Suite, lock: dict[str, str] | None
-) -> None:
-    suite = suite.replace(name="event-with-lock" if lock else "event-without-lock")
-    deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
-    deployment = client.read_deployment_by_name(f"plumbline-upgrade/{suite.name}")
-    payload = {"lock": lock, "platforms": ["aws"]} if lock else {}
-    given = {"candidate": lock or {}, "platforms": ["aws"] if lock else []}
-    wanted, started = {**suite_parameters(suite), **given}, []
-    deadline = time.monotonic() + 400
-    while wanted not in started and time.monotonic() < deadline:
-        # Again: the triggers' service takes up a new automation in its own time, and starts it for earlier events too.
-        emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock.test"}, payload=payload)
-        time.sleep(1)
-        of_suite = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
-        started = [run.parameters for run in client.read_flow_runs(deployment_filter=of_suite, limit=200)]
-    assert wanted in started, "the event started no upgrade with its lock"
+def test_the_upgrade_event_hands_its_lock_to_the_gate(tmp_path: Path) -> None:
+    """On a server of its own: the event speaks to each suite of a server, and other tests would get its platforms."""
+    suite = file_suite(tmp_path, "upgrade-event")
+    with Stack(suite, tmp_path, say=lambda _: None) as stack:
+        stack.servers.wait_for_api()
+        settings = {PREFECT_API_URL: stack.api_url, PREFECT_API_AUTH_STRING: stack.login}
+        with temporary_settings(settings), get_client(sync_client=True) as client:
+            deployments.apply(client, deployments.plan(client, suite.name, desired(suite, controllers="ctl")))
+            deployment = client.read_deployment_by_name(f"plumbline-upgrade/{suite.name}")
+            of_suite = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
+            lock = {"name": "uv.lock", "text": "a = \"1 < 2 & '3'\"\n", "sha256": "0" * 64}
+            for payload in ({}, {"lock": lock, "platforms": ["aws"]}):
+                given = {"candidate": payload.get("lock", {}), "platforms": payload.get("platforms", [])}
+                wanted, started = {**suite_parameters(suite), **given}, []
+                deadline = time.monotonic() + 400
+                while wanted not in started and time.monotonic() < deadline:
+                    # Again: the triggers' service takes up a new automation in its own time.
+                    emit_event(UPGRADE_EVENT, resource={"prefect.resource.id": "plumbline.lock.test"}, payload=payload)
+                    time.sleep(1)
+                    started = [run.parameters for run in client.read_flow_runs(deployment_filter=of_suite, limit=200)]
+                assert wanted in started, f"the event started no upgrade with {given}"
 
 
 @pytest.mark.long

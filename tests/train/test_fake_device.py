@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from plumbline.schema.experiment import Experiment
 from plumbline.schema.spec import RunSpec
-from plumbline.train import engine_state, experiment, windows
+from plumbline.train import engine_state, replay, windows
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.experiment import ExperimentRun
@@ -245,9 +245,9 @@ def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: 
 
 @pytest.mark.long
 def test_an_imposed_tensor_left_on_the_host_is_noticed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    impose = experiment._Imposed.forward
+    impose = replay._Imposed.forward
     monkeypatch.setattr(
-        experiment._Imposed, "forward", staticmethod(lambda context, own, wanted: impose(context, own, wanted.cpu()))
+        replay._Imposed, "forward", staticmethod(lambda context, own, wanted: impose(context, own, wanted.cpu()))
     )
     spec = workshop.spec(**PARTS)
     with on_the_device(workshop, spec, monkeypatch) as context, pytest.raises(RuntimeError, match=MIXED):
