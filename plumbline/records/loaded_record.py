@@ -93,6 +93,12 @@ class LoadedRecord:
         """Return the whole tensors that an experiment captured."""
         return self._part("capture", _no_check)
 
+    @property
+    def output(self) -> str:
+        """Return what the command of a captured record printed: its first and last lines."""
+        path = self._path("output")
+        return path.read_text(encoding="utf-8", errors="replace") if path is not None else ""
+
     def read_parts(self) -> None:
         """Read all arrays now; raise `CorruptDataError` for a malformed one.
 

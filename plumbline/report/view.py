@@ -23,6 +23,7 @@ from plumbline.report.sentences import clean, note_line, top_cause, when_of
 from plumbline.report.story import Headline, PlatformCard, card_of, headline
 from plumbline.report.timing import Bars, round_bars
 from plumbline.report.workloads import WorkloadView, workload_view
+from plumbline.schema.escape import printable
 from plumbline.schema.fingerprint import Fingerprint
 from plumbline.schema.record import Exit, RunRecord
 from plumbline.schema.verdict import Cause, Finding, PlatformResult, RoundVerdict, severity
@@ -31,6 +32,7 @@ Records = Mapping[str, Mapping[str, LoadedRecord]]
 """By workload, then by platform. The view reads them once, in this order: memory may not hold all of them."""
 
 _MAX_ROWS = 80
+_MOST_LINES, _MOST_CHARS = 40, 300
 _MOST_PLATFORMS = 6
 """Maximum number of platforms in one table; those of more that passed are folded."""
 
@@ -61,7 +63,7 @@ class DifferenceTable:
 
 @dataclass(frozen=True, slots=True)
 class RecordLink:
-    """Record with a link to its `record.json`."""
+    """Record with a link to its `record.json` and, of a command, the last lines of its output."""
 
     platform: str
     record_id: str
@@ -70,6 +72,7 @@ class RecordLink:
     seconds: float
     exit: Exit
     href: str
+    output: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def build_view(
         if ordered:
             workloads.append(workload_view(workload, ordered, reference, order, marked))
         for name, loaded in ordered.items():
-            links.append(_link(name, loaded.record, records_base, record_links or {}))
+            links.append(_link(name, loaded, records_base, record_links or {}))
             now.setdefault(name, loaded.record.fingerprint)
     past = {_name(name): record for name, record in (earlier or {}).items()}
     changes = _changes(now, before, past, order)
@@ -247,9 +250,11 @@ def _cut(
     return DifferenceTable(title, columns, rows[:_MAX_ROWS], max(0, len(rows) - _MAX_ROWS), anchor)
 
 
-def _link(platform: str, record: RunRecord, base: str, links: Mapping[str, str]) -> RecordLink:
+def _link(platform: str, loaded: LoadedRecord, base: str, links: Mapping[str, str]) -> RecordLink:
+    record = loaded.record
     href = links.get(record.record_id, f"{base}/{record.record_id}/record.json")
+    output = "\n".join(printable(line[:_MOST_CHARS]) for line in loaded.output.splitlines()[-_MOST_LINES:])
     # Not the record itself: a page names thousands, which memory does not hold.
     return RecordLink(
-        platform, record.record_id, record.spec_sha256, record.started_at, record.seconds, record.exit, href
+        platform, record.record_id, record.spec_sha256, record.started_at, record.seconds, record.exit, href, output
     )

@@ -114,6 +114,7 @@ def test_nights_of_a_command_pass_drift_with_a_confirmed_cause_and_pass_again(
     assert [each for each in webhook.got if "drift" in json.dumps(each)]
     report = max((folder / ".plumbline/central/rounds/mine").rglob("report.html"), key=os.path.getmtime).read_text()
     assert "learning rate" in report
+    assert "trained to" in report
     (folder / "fault").unlink()
     code, verdict = night(folder, kept, suite, webhook)
     assert (code, verdict["verdict"]) == (0, "pass")

@@ -11,9 +11,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from plumbline.records import LoadedRecord
 from plumbline.report.junit import junit_xml
 from plumbline.report.markdown import figures_page, findings_table, step_summary
 from plumbline.report.terminal import comparison_table, verdict_table
+from plumbline.schema.captured import CapturedSpec
+from plumbline.schema.digest import digest_bytes
+from plumbline.schema.manifest import DataFile
 from plumbline.schema.verdict import Cause, Judgement, PlatformResult
 from tests.unit.report.samples import drifted, finding, made_view, nights, passing, record, report_page, verdict_of
 
@@ -106,6 +110,22 @@ def test_what_a_record_says_stays_text():
 def test_raw_records_are_linked_where_they_lie():
     page = page_of(verdict_of("pass", {"aws": passing()}), "aws", records_base="https://store/records")
     assert 'href="https://store/records/aws-20261120/record.json"' in page
+
+
+def test_the_last_lines_of_a_commands_output_stay_text(tmp_path):
+    data = "\n".join([*map(str, range(60)), HOSTILE]).encode() + b"\xff"
+    (tmp_path / "output.txt").write_bytes(data)
+    written = DataFile(key="output.txt", size=len(data), sha256=digest_bytes(data))
+    spec = CapturedSpec(workload="mine", seed=7, steps=20)
+    own = record("aws").record.replace(spec=spec, spec_sha256=spec.digest, parts=(written,))
+    loaded = LoadedRecord(own, tmp_path)
+    page = report_page(verdict_of("pass", {"aws": passing()}), {"aws": loaded}, reference="aws")
+    outline = Outline()
+    outline.feed(page)
+    assert "20\n21\n" not in outline.words
+    assert "58\n59\n<script>alert(1)</script>" in outline.words
+    assert outline.tags.count("script") == 1
+    assert "\x1b" not in page
 
 
 def test_rendering_is_a_function_of_its_input():
