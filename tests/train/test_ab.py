@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plumbline.data.staging.shipped import file_key
 from plumbline.environments.installed import keep_lock
 from plumbline.environments.launch import run_training
 from plumbline.night.experiments.ab import Interpreters, build_environments, run_ab
+from plumbline.schema.captured import CapturedSpec, write_any_spec
 from plumbline.schema.digest import digest_file
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.experiment import AbOrder
@@ -25,14 +28,66 @@ with open(os.environ["AB_MARK"], "a") as file:
 """
 
 
+TRAIN = """import torch
+from plumbline import capture
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with capture("runs", model, optimizer, steps=40) as run:
+    for _ in range(40):
+        loss = model(torch.ones(8, 4)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        run.step(loss=loss)
+"""
+
+
+def planted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AbOrder:
+    """Return the order of an A/B whose baseline alone has a package, which marks each start of a process."""
+    make_wheel(folder / "wheels", "abmark", "1.5", {"abmark.py": MARKING, "abmark.pth": "import abmark\n"})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
+    monkeypatch.setenv("AB_MARK", str(folder / "marks"))
+    (wheel,) = (folder / "wheels").glob("*.whl")
+    lock = folder / "lock.txt"
+    lock.write_text(f"abmark==1.5 --hash=sha256:{digest_file(wheel)}\n")
+    keep_lock(folder / "upgrade", lock)
+    return AbOrder(packages=(("abmark", "1.5"),), num_blocks=5, seconds=0.001)
+
+
+@pytest.mark.long
+def test_a_command_trains_with_the_python_of_each_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = planted(tmp_path, monkeypatch)
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    digest = digest_file(script)
+    (tmp_path / "store/files").mkdir(parents=True)
+    shutil.copyfile(script, tmp_path / "store" / file_key(digest))
+    spec = CapturedSpec(workload="mine", seed=7, steps=40, command="python train.py", files={"train.py": digest})
+    write_any_spec(spec, tmp_path / "spec.json")
+
+    def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
+        assert built is not None
+        return run_training(
+            tmp_path / "spec.json", out, data=f"file://{tmp_path / 'store'}", cache=tmp_path / "cache",
+            platform="here", record_id="ab", environment={"AB_SIDE": "tonight" if is_tonight else "baseline"},
+            python=built.tonight if is_tonight else built.baseline, nonce="n",
+        )  # fmt: skip
+
+    code, folder = run_ab(order, partial(build_environments, root=tmp_path / "upgrade"), train, tmp_path / "ab")
+    assert (code, folder is None) == (0, False)
+    found = read_record(folder).evidence.ab
+    assert (found.unavailable, [run.is_tonight for run in found.runs]) == ("", [True, False, False, True])
+    assert all(run.metrics["throughput"] for run in found.runs)
+    assert {line for line in (tmp_path / "marks").read_text().split() if line != "None"} == {"baseline"}
+
+
 @pytest.mark.long
 def test_half_of_the_runs_train_in_the_baselines_environment(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_wheel(tmp_path / "wheels", "abmark", "1.5", {"abmark.py": MARKING, "abmark.pth": "import abmark\n"})
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    monkeypatch.setenv("AB_MARK", str(tmp_path / "marks"))
+    order = planted(tmp_path, monkeypatch)
     spec, runs, events = workshop.spec(probe=None, speed={"steps": 10}), list[str](), list[dict[str, Any]]()
     write_spec(spec, tmp_path / "spec.json")
 
@@ -52,11 +107,6 @@ def test_half_of_the_runs_train_in_the_baselines_environment(
         shutil.copytree(out, tmp_path / side)
         return code
 
-    (wheel,) = (tmp_path / "wheels").glob("*.whl")
-    lock = tmp_path / "lock.txt"
-    lock.write_text(f"abmark==1.5 --hash=sha256:{digest_file(wheel)}\n")
-    keep_lock(tmp_path / "upgrade", lock)
-    order = AbOrder(packages=(("abmark", "1.5"),), num_blocks=5, seconds=0.001)
     code, folder = run_ab(
         order,
         lambda wanted: build_environments(wanted, tmp_path / "upgrade"),
