@@ -46,6 +46,13 @@ def webhook(_settings: None) -> Iterator[Receiver]:
         yield item
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no slow machine for a slow receiver."""
+    for name in ("_LATE_SECONDS", "_DELIVERY_SECONDS"):
+        monkeypatch.setattr(alert, name, 600.0)
+
+
 class Mailbox:
     """Messages of an SMTP server."""
 
@@ -151,12 +158,9 @@ def test_a_receiver_that_answers_late_gets_at_most_three_copies(webhook: Receive
 
 
 @pytest.mark.usefixtures("mailbox")
-def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(
-    webhook: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("patient")
+def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Receiver, tmp_path: Path) -> None:
     book = book_of(tmp_path)
-    for name in ("_LATE_SECONDS", "_DELIVERY_SECONDS"):  # a slow machine is no slow receiver
-        monkeypatch.setattr(alert, name, 600.0)
     webhook.answers = [500] * 5
     failed = night(book, 0, "drift")
     assert len(failed) == 1
@@ -176,6 +180,7 @@ def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(
     assert book.read().pending == ()
 
 
+@pytest.mark.usefixtures("patient")
 def test_receivers_that_fail_are_tried_again_at_once_not_one_after_the_other(webhook: Receiver, tmp_path: Path) -> None:
     AppriseUrl(url=webhook.url).save("second", overwrite=True)
     alerts = [Alert(on=("drift",), block=f"apprise-url/{name}") for name in ("hook", "second")]
