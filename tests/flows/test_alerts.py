@@ -104,7 +104,7 @@ def test_another_cause_is_told_and_a_lasting_one_is_reminded_of(webhook: Receive
     assert "since 2026-11-21 02:00 UTC, round night-1" in webhook.got[2]["message"]
 
 
-@pytest.mark.usefixtures("mailbox")
+@pytest.mark.usefixtures("mailbox", "patient")
 def test_a_receiver_that_fails_three_times_gets_it_once(webhook: Receiver, tmp_path: Path) -> None:
     webhook.answers = [500, 500, 500]
     assert night(book_of(tmp_path), 0, "drift") == []
@@ -157,8 +157,7 @@ def test_a_receiver_that_answers_late_gets_at_most_three_copies(webhook: Receive
     assert book.read().pending == ()
 
 
-@pytest.mark.usefixtures("mailbox")
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("mailbox", "patient")
 def test_what_cannot_be_delivered_is_said_and_kept_and_sent_later(webhook: Receiver, tmp_path: Path) -> None:
     book = book_of(tmp_path)
     webhook.answers = [500] * 5
