@@ -119,7 +119,8 @@ def named(judgement: Any) -> str:
     if judgement.verdict == "pass":
         return "pass"
     if at is None:
-        return f"{judgement.verdict}: {said(judgement.findings[0].detail)}"[:300]
+        finding = next(each for each in judgement.findings if each.outcome == judgement.verdict)
+        return f"{judgement.verdict}: {said(finding.detail)}"[:300]
     word, why = (causes[0].code, said(causes[0].why)) if causes else ("-", "")
     return f"{judgement.verdict}: {word} at step {at.step}, {at.at}: {why}"[:300]
 

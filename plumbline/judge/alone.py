@@ -75,8 +75,8 @@ def contradictions(loaded: LoadedRecord) -> Iterator[Mismatch]:
 def _captured(loaded: LoadedRecord, captured: CapturedEvidence, probe: ProbeEvidence) -> Iterator[Mismatch]:
     """Yield what a captured loop shows to be wrong by itself."""
     values = _weights(loaded, probe)
-    is_still = all(len({tap.sha256 for tap in taps}) == 1 for taps in values.values())
-    if captured.recorded and captured.updated and not captured.num_trained and is_still:
+    is_still = bool(values) and all(len({tap.sha256 for tap in taps}) == 1 for taps in values.values())
+    if any(captured.updated) and not captured.num_trained and is_still:
         yield _mismatch("gradient", 0, "parameters", "gradient", fact("captured.nothing-trained"))
     if unheld := _unheld(captured, values):
         more = fact("captured.unheld-more", num=len(unheld) - 1) if len(unheld) > 1 else ""

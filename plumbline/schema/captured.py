@@ -167,7 +167,7 @@ class CapturedEvidence(Model):
     unheld: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Parameters that got a gradient, and that no given optimizer holds."""
     num_trained: Count = 0
-    """Parameters that an optimizer holds and that got a gradient."""
+    """Steps in which an optimizer holds a parameter with a gradient."""
     evaluating: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Modules in evaluation mode during the first recorded step."""
     replicated: bool = False

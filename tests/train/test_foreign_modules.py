@@ -21,6 +21,9 @@ from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
 from plumbline.train.ranks import Ranks
 
 WIDTH = 6
+DRAWS = "draws numbers of its own"
+OWN = random.Random()
+"""Generator of this file."""
 
 
 class _Norm(nn.Module):
@@ -45,6 +48,14 @@ class _Noise(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.inner(hidden) + self.draw(hidden)
+
+
+class _Drawing(_Noise):
+    """Draws from a generator that it keeps, or that its file does."""
+
+    def __init__(self, own: Any, draw: Callable[[Any], float]) -> None:
+        super().__init__(lambda _: draw(self.own if self.own is not None else OWN))
+        self.own = own
 
 
 class _Counting(nn.Module):
@@ -118,19 +129,27 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "large images": (lambda: _Images(nn.BatchNorm2d(WIDTH), nn.ReLU(), side=256), ""),
     "large images without a norm": (lambda: _Images(nn.ReLU(), side=256), ""),
     "dropped channels": (lambda: _Images(nn.Dropout2d(0.3), side=64), ""),
-    "self-normalizing dropout": (lambda: nn.AlphaDropout(0.3), "draws numbers of its own"),
+    "self-normalizing dropout": (lambda: nn.AlphaDropout(0.3), DRAWS),
     "a norm in fp32": (_Norm, ""),
     "spectral norm": (lambda: parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)), "is used by a function"),
     "weight norm": (lambda: parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)), "is used by a function"),
     "in place": (lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(inplace=True)), ""),
-    "own draws": (lambda: _Noise(torch.rand_like), "draws numbers of its own"),
-    "draws of NumPy": (lambda: _Noise(lambda _: float(np.random.rand())), "draws numbers of its own"),  # noqa: NPY002
-    "draws of Python": (lambda: _Noise(lambda _: random.random()), "draws numbers of its own"),
+    "own draws": (lambda: _Noise(torch.rand_like), DRAWS),
+    "draws of NumPy": (lambda: _Noise(lambda _: float(np.random.rand())), DRAWS),  # noqa: NPY002
+    "draws of Python": (lambda: _Noise(lambda _: random.random()), DRAWS),
+    "draws of its own Python": (lambda: _Drawing(random.Random(1), lambda own: own.random()), DRAWS),
+    "draws of its own NumPy": (lambda: _Drawing(np.random.default_rng(1), lambda own: own.random()), DRAWS),
+    "draws of its older NumPy": (lambda: _Drawing(np.random.RandomState(1), lambda own: own.rand()), DRAWS),
+    "draws of its own torch": (
+        lambda: _Drawing(torch.Generator().manual_seed(1), lambda own: float(torch.rand((), generator=own))),
+        DRAWS,
+    ),
+    "draws of its file": (lambda: _Drawing(None, lambda own: own.random()), DRAWS),
     "a counter": (_Counting, "keeps values of its forward pass"),
     "a cache": (_Cached, "is given an object that it may change"),
     "several outputs": (_Recurrent, "several outputs have gradients"),
     "a weight of a function": (_Tied, "is used by a function"),
-    "attention": (lambda: nn.TransformerEncoderLayer(WIDTH, 2, 12, dropout=0.1), "draws numbers of its own"),
+    "attention": (lambda: nn.TransformerEncoderLayer(WIDTH, 2, 12, dropout=0.1), DRAWS),
     "no parameters": (nn.Identity, ""),
     "a lazy module": (lambda: nn.LazyLinear(WIDTH), ""),
     "called twice": (lambda: nn.Sequential(*[nn.Linear(WIDTH, WIDTH)] * 2), ""),
@@ -145,6 +164,7 @@ def _states() -> list[Any]:
 def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted: float = 0.0) -> tuple[Any, ...]:
     """Return errors, losses of proof, state and generators after two training steps."""
     torch.manual_seed(3)
+    OWN.seed(3)
     random.seed(3)
     np.random.seed(3)  # noqa: NPY002
     model, errors, lost, draws = _Model(make()), list[ProofError](), dict[str, str](), list[Draws]()

@@ -198,8 +198,11 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     unknown += ["rates, gradients before and after the update"] if not run.optimizers else []
     speed = _speed(log, probe.num_rows)
     unknown += [f"throughput: fewer than {_LEAST_TIMED} timed steps"] if speed is None else []
+    unknown += ["the update: no optimizer ran"] if run.optimizers and not any(s.is_updated for s in log.steps) else []
     unknown += ["the loss"] if all(loss is None for loss in probe.losses) else []
-    stale = [(full.step, full.stale) for full in log.full if full.stale]
+    # Until an update, what is left of earlier steps is accumulated; that of a loop's own is not seen.
+    stale = [(full.step, full.stale) for full in log.full
+             if full.stale and (log.steps[full.step - 1].is_updated or not run.optimizers)]  # fmt: skip
     first = log.full[0] if log.full else None
     captured = CapturedEvidence(
         identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),
@@ -208,7 +211,8 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
         rows=_kept_rows(_rows(sides, len(log.steps))), stale=tuple(stale[:1000]),
         evaluations=tuple((step, to_mark(int(_read([mark])[0]))) for step, mark in log.evaluations[:10_000]),
         exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),
-        unheld=tuple(first.unheld) if first is not None else (), num_trained=first.num_trained if first else 0,
+        unheld=tuple(first.unheld) if first is not None else (),
+        num_trained=sum(step.has_gradient for step in log.steps),
         evaluating=tuple(first.evaluating) if first is not None else (),
         replicated=run.is_replicated, start=run.start,
     )  # fmt: skip

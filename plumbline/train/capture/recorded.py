@@ -60,7 +60,6 @@ class RecordedStep:
         self.gradient_norm: float | None = None
         self.seen_norm: float | None = None
         self.unheld: list[str] = []
-        self.num_trained = 0
         self.evaluating: list[str] = []
 
     @contextmanager
@@ -138,20 +137,20 @@ class RecordedStep:
     def _owner(self, name: str) -> str:
         return type(self._run.model.get_submodule(name.rpartition(".")[0])).__name__
 
-    def before_update(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare own with seen gradients, prove the own ones, and copy the optimizer's state."""
         held = {value for group in optimizer.param_groups for value in group["params"]}
         # Of several optimizers, each shows the gradients of its own parameters.
         is_alone = len(self._run.optimizers) == 1
         own = {value: each for value, each in self._own.items() if is_alone or value in held}
-        if self._modules is not None and not closure:
-            self._modules.gradients(self._names, 1.0, own)
-        if not closure:
-            seen = {value: value.grad for value in own if value.grad is not None}
-            self._compare(own, seen)
-            if self._is_proven:
-                self._updates[optimizer] = UpdateCheck(self._run.model, optimizer)
-                self._updates[optimizer].before()
+        if self._modules is not None:
+            self._modules.lost |= dict.fromkeys(self._left, "keeps a gradient of an earlier step")
+            fresh = {value: each for value, each in own.items() if self._names[value] not in self._left}
+            self._modules.gradients(self._names, 1.0, fresh)
+        self._compare(own, {value: value.grad for value in own if value.grad is not None})
+        if self._is_proven:
+            self._updates[optimizer] = UpdateCheck(self._run.model, optimizer)
+            self._updates[optimizer].before()
 
     def _compare(self, own: Mapping[torch.Tensor, torch.Tensor], seen: Mapping[torch.Tensor, torch.Tensor]) -> None:
         """Measure one factor between all processes' mean gradients and those that the optimizer sees."""
@@ -206,7 +205,6 @@ class RecordedStep:
             if value.is_floating_point():
                 self._open("optimizer", name, self._owner(name), value)
         held = {value for each in self._run.optimizers for group in each.param_groups for value in group["params"]}
-        self.num_trained = sum(value in held for value in self._own)
         if self._run.optimizers:
             unheld = {self._names[value]: value for value in self._own if value not in held}
             for name, value in unheld.items():

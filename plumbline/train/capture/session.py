@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from os import PathLike
@@ -123,7 +123,7 @@ class Capture:
         self._step: CapturedStep | None = None
         self._full: RecordedStep | None = None
         self._num_calls: int | None = None
-        """Calls of the model in the closure that an optimizer calls; `None` outside of it."""
+        """Calls of the closure that an optimizer is given; `None` outside of its update."""
 
     def __enter__(self) -> Self:
         """Hook models and optimizers, and describe what is trained."""
@@ -188,15 +188,14 @@ class Capture:
                 self._begin(module, given, named)
             if not is_trained:
                 self.log.evaluated(module, given, named)
-            elif self._step is not None and self._counts():
+            elif self._step is not None and self._counts:
                 self._step.enters(key, module, given, named)
                 if self._full is not None:
                     self._full.feeds()
 
+    @property
     def _counts(self) -> bool:
-        """Return whether a call gives rows of the step: in a closure, the first one alone."""
-        if self._num_calls is not None:
-            self._num_calls += 1
+        """Return whether a call gives rows of the step: all but those of a closure that is called again."""
         return (self._num_calls or 0) <= 1
 
     def _begin(self, module: nn.Module, given: Any, named: Any) -> None:
@@ -211,35 +210,42 @@ class Capture:
             return
         with self.loop.aside("a forward pass"):
             self.log.remember(output)
-            if self._step is not None and torch.is_grad_enabled() and (self._num_calls or 0) <= 1:
+            if self._step is not None and torch.is_grad_enabled() and self._counts:
                 if self._full is not None:
                     self._full.forward_done()
                 self._step.leaves(output)
 
-    def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Handle the start of an update; a closure may call the model several times for the same rows."""
+    def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Handle the start of an update: a closure is called as before, and the update begins behind its first call."""
         if self.is_done or self.loop.is_busy:
-            return
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first one is the optimizer
+        if not callable(closure):
+            self._begin_update(optimizer)
+            return None
+        self._num_calls, called = 0, partial(self._call, optimizer, closure)
+        return ((args[0], called, *args[2:]), kwargs) if len(args) > 1 else (args, kwargs | {"closure": called})
+
+    def _call(self, optimizer: Any, closure: Callable[[], Any]) -> Any:
+        """Call a closure; rows and gradients of the first call are those of the step."""
+        self._num_calls = (self._num_calls or 0) + 1
+        loss = closure()
+        if self._num_calls == 1:
+            self._begin_update(optimizer)
+        return loss
+
+    def _begin_update(self, optimizer: Any) -> None:
         with self.loop.aside("an update"):
-            closure = args[1] if len(args) > 1 else (kwargs or {}).get("closure")  # the first one is the optimizer
-            has_closure = closure is not None
-            if has_closure:
-                self._num_calls = 0
-                self.loop.unknown.setdefault("exchange, and proofs of gradients and updates: computed in a closure")
-            if self._step is None:
-                return
-            if self._full is not None:
-                self._full.before_update(optimizer, closure=has_closure)
-            if not has_closure:
+            if self._step is not None:
+                if self._full is not None:
+                    self._full.before_update(optimizer)
                 self._step.updates(optimizer)
 
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - a hook
         if self.is_done or self.loop.is_busy or self._step is None:
             return
         with self.loop.aside("an update"):
-            if self._num_calls is not None:
-                self._step.updates(optimizer)
-                self._num_calls = None
+            self._num_calls = None
             self._step.is_updated = True
             self._step.weigh()
             if self._full is not None:

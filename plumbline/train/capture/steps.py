@@ -71,7 +71,8 @@ class CapturedStep:
         self.loss: torch.Tensor | float | None = None
         self.batch: dict[str, torch.Tensor] = {}
         self.rows = 0
-        self.is_updated = False
+        self.is_updated = self.has_gradient = False
+        """Whether an optimizer ran, and whether one of its parameters had a gradient."""
         self.ended = 0.0
         """Seconds of the loop's own since its begin, without the recorder's."""
 
@@ -106,6 +107,8 @@ class CapturedStep:
         """Store rates and a sample of the gradients as an optimizer sees them."""
         by_hand = (self._run.rate,) if self._run.rate is not None else ()
         self.rates += group_rates(optimizer) if optimizer is not None else by_hand
+        groups = optimizer.param_groups if optimizer is not None else ()
+        self.has_gradient |= any(value.grad is not None for group in groups for value in group["params"])
         gradients = sampled([value.grad for value in self._log.sampled], self._run.ranks.device)
         self.gradients = gradients if self.gradients is None else self.gradients * 31 + gradients
 

@@ -11,27 +11,18 @@ from torch import nn
 from torch.func import functional_call
 
 from plumbline.schema.captured import Fp64Pass
-from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
+from plumbline.schema.digest import SHORT_DIGITS, digest_array
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.capture.tensors import arguments
 from plumbline.train.digests import host_array
 from plumbline.train.failure import MODULE_ERRORS
 from plumbline.train.models.dropout import without_dropout
-from plumbline.train.portable.fp64 import fp64_arithmetic
-from plumbline.train.proof.isolation import NoCollectives, by_owner, mapped, restored, undisturbed
+from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
+from plumbline.train.proof.isolation import NoCollectives, by_owner, generators_of, mapped, restored, undisturbed
 from plumbline.train.watch.calls import ModuleCalls, first_tensor
 
 _ROWS = 4
 Numbers = tuple[float, ...] | None
-
-
-def hashed(shape: tuple[int, ...], name: str, device: torch.device) -> torch.Tensor:
-    """Return pseudo-random fp64 values in [-1, 1), equal on every device, by the digest of `name`."""
-    salt = int(digest_json(name)[:8], 16)
-    place = torch.arange(math.prod(shape), dtype=torch.int64, device=device) + salt * 0x9E3779B1
-    mixed = place * 0x5851F42D4C957F2D
-    mixed = (mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D
-    return (((mixed >> 33) & 0xFFFFFF).double() / 2**23 - 1.0).reshape(shape)
 
 
 def _numbers(value: torch.Tensor) -> Numbers:
@@ -108,8 +99,9 @@ def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
     device = next(iter(weights.values())).device
     try:
         with (
-            undisturbed(device, lambda: None), restored(model), without_dropout(model), calls.hook(model),
-            torch.enable_grad(), torch.autocast(device.type, enabled=False), fp64_arithmetic(), NoCollectives(),
+            undisturbed(generators_of(model, device), lambda: None), restored(model), without_dropout(model),
+            calls.hook(model), torch.enable_grad(), torch.autocast(device.type, enabled=False), fp64_arithmetic(),
+            NoCollectives(),
         ):  # fmt: skip
             output = first_tensor(functional_call(model, weights | buffers, tuple(few), keywords, tie_weights=False))
             calls.forward_done()

@@ -1,14 +1,15 @@
 """Torch mode in which a training's own operations run in fp64.
 
 Two machines round such a step by some 1e-15 of its numbers, and two formulas differ by 1e-9 and more. A conversion to
-fp32 keeps fp64; one to half precision rounds as the training does, and the result is fp64 again. Dropout draws masks
-that are equal everywhere; other draws are refused. Native kernels of shorter formats do not run here: proofs judge
-them.
+fp32 keeps fp64; one to half precision rounds as the training does, and the result is fp64 again. Masks of dropout, and
+uniform and normal numbers, are drawn equally everywhere; other draws are refused. Native kernels of shorter formats do
+not run here: proofs judge them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,12 +17,22 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from plumbline.schema.digest import digest_json
 from plumbline.train.models.dropout import DropoutClock, keep_mask
 from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import is_summarizing
 
 _HALF = (torch.bfloat16, torch.float16)
 _NARROW = (torch.float32, *_HALF)
+
+
+def hashed(shape: tuple[int, ...], name: str, device: torch.device) -> torch.Tensor:
+    """Return pseudo-random fp64 values in [-1, 1), equal on every device, by the digest of `name`."""
+    salt = int(digest_json(name)[:8], 16)
+    place = torch.arange(math.prod(shape), dtype=torch.int64, device=device) + salt * 0x9E3779B1
+    mixed = place * 0x5851F42D4C957F2D
+    mixed = (mixed ^ (mixed >> 29)) * 0x2545F4914F6CDD1D
+    return (((mixed >> 33) & 0xFFFFFF).double() / 2**23 - 1.0).reshape(shape)
 
 
 def _wide(value: Any) -> Any:
@@ -68,9 +79,23 @@ class Fp64Operations(TorchDispatchMode):
         targets = args[:1] if name.endswith("_") and not name.endswith("__") else ()
         named = {key: value if key == "out" else _wide(value) for key, value in kwargs.items()}
         result = func(*targets, *map(_wide, args[len(targets) :]), **named)
-        if torch.Tag.nondeterministic_seeded in func.tags and first_tensor(result) is not None:
-            raise RuntimeError(f"{func} draws numbers of this device's own")
+        if torch.Tag.nondeterministic_seeded in func.tags and (drawn := first_tensor(result)) is not None:
+            drawn.copy_(self._drawn(func, name, drawn, args))
         return result
+
+    def _drawn(self, func: Any, name: str, values: torch.Tensor, args: Any) -> torch.Tensor:
+        """Return numbers of a draw's mean and width, which its number and kind decide."""
+        kind, label = name.removesuffix("_like"), f"{name} {self._masks.next_layer()}"
+        own = hashed(tuple(values.shape), label, values.device)
+        given: list[Any] = list(args[:2] if kind == "normal" else args[1:3] if kind in ("normal_", "uniform_") else ())
+        first, second = given + [0.0, 1.0][len(given) :]
+        if kind in ("randn", "normal", "normal_"):
+            found: torch.Tensor = first + second * math.sqrt(3) * own
+        elif kind in ("rand", "uniform_"):
+            found = first + (second - first) * (own + 1) / 2
+        else:
+            raise RuntimeError(f"{func} draws numbers of this device's own")
+        return found
 
     def _mask(self, values: torch.Tensor, rate: float) -> torch.Tensor:
         layer = self._masks.next_layer()

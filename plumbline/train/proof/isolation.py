@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import enum
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -124,33 +125,55 @@ def several(output: Any) -> bool:
     return sum(value.requires_grad for value in found) > 1
 
 
+def generators_of(model: nn.Module, device: torch.device) -> list[Any]:
+    """Return the generators of all libraries, and those that modules, or the files of their classes, keep."""
+    sources = [random, np.random, torch.default_generator]
+    if device.type == "cuda":
+        place = torch.cuda.current_device() if device.index is None else device.index
+        sources.append(torch.cuda.default_generators[place])
+    files = {type(module).__module__ for module in model.modules()}
+    kept = [*map(vars, model.modules()), *(vars(sys.modules[name]) for name in files if name in sys.modules)]
+    return sources + [each for values in kept for each in values.values() if isinstance(each, _GENERATORS)]
+
+
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+
+
+def _state_of(source: Any) -> Any:
+    if isinstance(source, np.random.Generator):
+        return source.bit_generator.state
+    if hasattr(source, "getstate"):
+        return source.getstate()
+    return source.get_state() if isinstance(source, torch.Generator) else source.get_state(legacy=False)
+
+
+def _set_state(source: Any, state: Any) -> None:
+    if isinstance(source, np.random.Generator):
+        source.bit_generator.state = state
+    else:
+        (source.setstate if hasattr(source, "setstate") else source.set_state)(state)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return all(_is_equal(value, other[key]) for key, value in one.items())
+    equal = one == other
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
 @contextlib.contextmanager
-def undisturbed(device: torch.device, drew: Callable[[], None]) -> Iterator[None]:
-    """Put all generators back behind the context, and call `drew` if they moved."""
-    before, of_libraries = _of_torch(device), _of_libraries()
+def undisturbed(generators: Sequence[Any], drew: Callable[[], None]) -> Iterator[None]:
+    """Put all generators back behind the context, and call `drew` if one moved."""
+    before = [_state_of(source) for source in generators]
     try:
         yield
     finally:
-        moved = any(not torch.equal(one, other) for one, other in zip(before, _of_torch(device), strict=True))
+        pairs = zip(generators, before, strict=True)
+        moved = [(source, state) for source, state in pairs if not _is_equal(state, _state_of(source))]
+        for source, state in moved:
+            _set_state(source, state)
         if moved:
-            torch.set_rng_state(before[0])
-            for state in before[1:]:
-                torch.cuda.set_rng_state(state, device)
-        known, now = ((python, numpy[1].tobytes(), numpy[2]) for python, numpy in (of_libraries, _of_libraries()))
-        if known != now:
-            random.setstate(of_libraries[0])
-            np.random.set_state(of_libraries[1])  # noqa: NPY002 - a module's own draws
-        if moved or known != now:
             drew()
-
-
-def _of_torch(device: torch.device) -> list[torch.Tensor]:
-    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return [torch.get_rng_state(), *own]
-
-
-def _of_libraries() -> tuple[Any, Any]:
-    return random.getstate(), np.random.get_state(legacy=True)  # noqa: NPY002 - a module's own draws
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from plumbline.train.proof.isolation import (
     NoCollectives,
     OutsideUses,
     by_owner,
+    generators_of,
     mapped,
     several,
     undisturbed,
@@ -205,7 +206,7 @@ class ModuleProofs:
             found,
             must_draw,
         )
-        self._draws = NativeDraws()
+        self._draws, self._generators = NativeDraws(), generators_of(model, ranks.device)
         self._is_forward, self._unproven = False, ""
         self._open: list[tuple[nn.Module, int, CallState | None]] = []
         """Modules whose call has begun, with the number of draws before it."""
@@ -262,7 +263,7 @@ class ModuleProofs:
         if self._uses is not None and dist.is_initialized():
             stack.enter_context(NoCollectives())
         stack.enter_context(repeated)
-        stack.enter_context(undisturbed(self._ranks.device, repeated.drew))
+        stack.enter_context(undisturbed(self._generators, repeated.drew))
         is_forward, self._is_forward = self._is_forward, False
         stack.callback(lambda: setattr(self, "_is_forward", is_forward))
         return stack

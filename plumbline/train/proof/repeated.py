@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from plumbline.train.proof.draws import ATTENTION, Draw, asked, bound
+from plumbline.train.proof.isolation import mapped
 
 _TINY = 1e-300
 _NUM_CHANCES = 2**20 + 7
@@ -65,6 +66,7 @@ class Repeated(TorchFunctionMode):
         """Create the mode; `rounded` is the dtype to imitate, if any, with other chances in each `trial`."""
         super().__init__()
         self._draws, self._rounded, self.is_short = iter(draws), rounded, False
+        self._is_short_format = rounded in (torch.bfloat16, torch.float16)
         """`is_short`: whether a call draws beyond the known masks."""
         self._place = trial * _NUM_CHANCES // MOST_TRIALS
         """That of the next chance."""
@@ -102,6 +104,7 @@ class Repeated(TorchFunctionMode):
         A conversion to fp32 keeps fp64, as those of a norm that sums in fp32 whatever it is given.
         """
         named = kwargs or {}
+        widens = self._is_short_format and _is_exact(args) and _is_to_fp32(func, args, named)
         if _is_exact(args):
             func = torch.Tensor.double if getattr(func, "__name__", "") == "float" else func
             args = tuple(torch.float64 if each is torch.float32 else each for each in args)
@@ -121,6 +124,8 @@ class Repeated(TorchFunctionMode):
             with self:
                 return _STEPS[name](*args, **named)
         result = func(*args, **named)
+        if widens or (self._is_short_format and name not in _CONVERSIONS and _are_wide([args, named])):
+            return _widened(result)
         if name in _SLOPES:
             (value,) = (*args, *named.values())[:1]
             with self:
@@ -132,6 +137,32 @@ class Repeated(TorchFunctionMode):
 
 def _is_exact(args: Sequence[Any]) -> bool:
     return bool(args) and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64
+
+
+def _is_to_fp32(func: Any, args: Sequence[Any], named: dict[str, Any]) -> bool:
+    """Return whether a call converts to fp32 by itself."""
+    given = (each is torch.float32 for each in (*args[1:], *named.values()))
+    return getattr(func, "__name__", "") == "float" or any(given)
+
+
+_CONVERSIONS = frozenset({"to", "type", "type_as", "bfloat16", "half"})
+
+
+def _are_wide(values: Any) -> bool:
+    """Return whether all float tensors are in fp32 within a module of a shorter format, which rounds none of them."""
+    found: list[torch.Tensor] = []
+    mapped(values, found.append)
+    floats = [each for each in found if each.is_floating_point()]
+    return bool(floats) and all(hasattr(each, "is_wide") for each in floats)
+
+
+def _widened(result: Any) -> Any:
+    """Mark a result as one in fp32; a conversion gives an object of its own, as it natively does."""
+    if not isinstance(result, torch.Tensor):
+        return result
+    wide = result.view_as(result)
+    wide.is_wide = True  # type: ignore[attr-defined]
+    return wide
 
 
 def _is_view(result: torch.Tensor, args: Sequence[Any]) -> bool:

@@ -108,6 +108,26 @@ def lbfgs() -> Any:
     return model, optimizer, loop
 
 
+def twice_in_a_closure() -> Any:
+    """Calls its model twice in the closure of an optimizer that calls it once, as a contrast of two views."""
+    model = _net(nn.Tanh(), nn.Dropout(0.1))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def loop(run: Run) -> None:
+        for images, _ in _data():
+
+            def closure(images: torch.Tensor = images) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = (model(images[:2]).mean() - model(images[2:]).mean()).square()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            run()
+
+    return model, optimizer, loop
+
+
 def by_hand() -> Any:
     """Updates its weights itself."""
     model = _net(nn.ReLU())
@@ -405,8 +425,9 @@ def graph(*, sparse: bool = False) -> Any:
 SHAPES: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
-        plain, batch_norm, micro_batches, evaluations, lbfgs, by_hand, adversaries, scaled, within_autocast, sparse,
-        recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed, graph,
+        plain, batch_norm, micro_batches, evaluations, lbfgs, twice_in_a_closure, by_hand, adversaries, scaled,
+        within_autocast, sparse, recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed,
+        graph,
     )
 } | {
     "sparse_graph": lambda: graph(sparse=True),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 import plumbline
 from plumbline.cli.main import main
@@ -103,6 +104,125 @@ class HandMade(Loop):
         for value in self.model.parameters():
             value.grad = torch.ones_like(value)
         self.model(torch.ones(2, 6))
+
+
+class Cleared(Loop):
+    """Gradients that are cleared before the update."""
+
+    def backward(self) -> None:
+        super().backward()
+        self.optimizer.zero_grad()
+
+
+class Late(Loop):
+    """Gradients in one step alone, which is not recorded in full."""
+
+    updates_always = True
+
+    def train(self, folder: Path) -> LoadedRecord:
+        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
+            for step in range(6):
+                loss = self.forward()
+                if step == 3:
+                    loss.backward()
+                if step == 3 or self.updates_always:
+                    self.optimizer.step()
+                self.after()
+                run.step()
+        found = plumbline.read_record(folder)
+        captured = found.record.evidence.captured
+        assert captured is not None
+        assert 3 not in captured.recorded
+        return found
+
+
+class WarmUp(Late):
+    """Steps without an update before the first one."""
+
+    updates_always = False
+
+
+class OneWaits(Loop):
+    """Two models, of which one trains behind the recorded steps."""
+
+    def train(self, folder: Path) -> LoadedRecord:
+        models = {"generator": nn.Linear(6, 6), "critic": nn.Linear(6, 1)}
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models.values()]
+        with plumbline.capture(folder, models, optimizers, steps=6, seed=7) as run:
+            for _ in range(6):
+                models["critic"](models["generator"](torch.randn(8, 6)).detach()).square().mean().backward()
+                optimizers[1].step()
+                optimizers[1].zero_grad()
+                run.step()
+        return plumbline.read_record(folder)
+
+
+class Masters(Loop):
+    """An optimizer of fp32 copies, as of half precision before autocast."""
+
+    def make(self) -> nn.Module:
+        return Net().bfloat16()
+
+    def held(self) -> list[nn.Parameter]:
+        self.copies = [nn.Parameter(value.detach().float()) for value in self.model.parameters()]
+        return self.copies
+
+    def backward(self) -> None:
+        super().backward()
+        for copy, value in zip(self.copies, self.model.parameters(), strict=True):
+            copy.grad = value.grad.float()  # type: ignore[union-attr]
+
+    def after(self) -> None:
+        with torch.no_grad():
+            for copy, value in zip(self.copies, self.model.parameters(), strict=True):
+                value.copy_(copy)
+        self.model.zero_grad()
+
+
+class FrozenBody(Loop):
+    """A trained head on a frozen body, all of which the optimizer holds."""
+
+    def make(self) -> nn.Module:
+        model = Net()
+        model.layers.requires_grad_(False)
+        return model
+
+
+class Skipping(Loop):
+    """A loss scale that no recorded step survives."""
+
+    def train(self, folder: Path) -> LoadedRecord:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, backoff_factor=0.99)
+        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7, scaler=scaler) as run:
+            for _ in range(6):
+                scaler.scale(1e30 * self.forward()).backward()
+                scaler.step(self.optimizer)
+                scaler.update()
+                self.after()
+                run.step()
+        return plumbline.read_record(folder)
+
+
+class StepByStep(Loop):
+    """An update behind three micro-batches, each of which ends a step."""
+
+    updates = 3
+
+    def train(self, folder: Path) -> LoadedRecord:
+        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
+            for place in range(6):
+                self.backward()
+                if place % self.updates == self.updates - 1:
+                    self.optimizer.step()
+                    self.after()
+                run.step()
+        return plumbline.read_record(folder)
+
+
+class LongAccumulating(StepByStep):
+    """An update behind more micro-batches than are recorded."""
+
+    updates = 8
 
 
 class Unheld(Loop):
@@ -221,7 +341,8 @@ class Normed(Loop):
 
 
 CONTRADICTIONS: dict[type[Loop], tuple[str, str]] = {
-    Frozen: ("gradient", "parameters"), Unheld: ("optimizer", "layers.1.weight"), Stale: ("gradient", "norm.weight"),
+    Frozen: ("gradient", "parameters"), Cleared: ("gradient", "parameters"),
+    Unheld: ("optimizer", "layers.1.weight"), Stale: ("gradient", "norm.weight"),
     Standstill: ("optimizer", "weights"), Unreached: ("precision", "Exact"),
 }  # fmt: skip
 
@@ -240,7 +361,8 @@ def test_a_record_that_contradicts_itself_says_so(kind: type[Loop], tmp_path: Pa
 
 @pytest.mark.parametrize(
     "kind", [Loop, HandMade, HeldByHand, Accumulating, GeneratorFirst, TinyRate, WarmingUp, ExactHead, HalfModel,
-             HalfAdam, Attending, Normed],
+             HalfAdam, Attending, Normed, Late, WarmUp, OneWaits, Masters, FrozenBody, Skipping, StepByStep,
+             LongAccumulating],
     ids=lambda kind: kind.__name__,
 )  # fmt: skip
 def test_an_honest_loop_is_not_accused(kind: type[Loop], tmp_path: Path) -> None:
@@ -368,3 +490,81 @@ def test_a_parameter_beside_children_is_proven_and_one_that_no_module_shows_is_t
     proven = {error.name for error in probe.proofs[0].errors if error.stage == "gradient"}
     assert {"0.own.in_proj_weight", "0.own.in_proj_bias"} <= proven
     assert "0.scale: is used by a function" in probe.proofs[0].lost
+
+
+@pytest.mark.parametrize("kind", [Skipping, LongAccumulating])
+def test_a_record_without_an_update_says_so(kind: type[Loop], tmp_path: Path) -> None:
+    captured = kind().train(tmp_path).record.evidence.captured
+    assert captured is not None
+    assert "the update: no optimizer ran" in captured.unknown
+
+
+class Closing(Loop):
+    """Gradients, and what is done to them, in a closure that the optimizer calls, as in Lightning."""
+
+    is_wrong = False
+
+    def update(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.held(), lr=1e-2)
+
+    def train(self, folder: Path) -> LoadedRecord:
+        if self.is_wrong:
+            weight = next(self.model.parameters())
+            self.optimizer.register_step_post_hook(lambda *_: weight.detach().mul_(1.001))
+
+        def closure() -> float:
+            loss = self.forward()
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
+            return float(loss.detach())
+
+        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
+            for place in range(6):
+                self.optimizer.step(closure) if place % 2 else self.optimizer.step(closure=closure)
+                run.step()
+        return plumbline.read_record(folder)
+
+
+class WrongUpdate(Closing):
+    is_wrong = True
+
+
+def test_an_update_of_a_closure_is_proven_and_its_clipping_shown(tmp_path: Path) -> None:
+    record = Closing().train(tmp_path / "right")
+    probe, captured = record.record.evidence.probe, record.record.evidence.captured
+    assert probe is not None
+    assert captured is not None
+    assert all({"forward", "gradient", "optimizer"} <= {e.stage for e in proof.errors} for proof in probe.proofs)
+    assert [each.max_norm for each in captured.exchanges] == pytest.approx([1e-3] * len(captured.recorded), rel=1e-2)
+    assert not [why for why in captured.unknown if "closure" in why]
+    assert judge_alone(record).verdict == "pass"
+    wrong = judged(WrongUpdate, tmp_path / "wrong")
+    assert [cause.code for cause in wrong.causes] == ["optimizer"]
+
+
+class Normed32(Loop):
+    """Gemma's norm within bf16, whose kernel in fp32 is off by a share."""
+
+    share = 0.0
+
+    def make(self) -> nn.Module:
+        share = self.share
+
+        class Norm(GemmaRMSNorm):
+            def _norm(self, x: torch.Tensor) -> torch.Tensor:
+                normed = super()._norm(x)
+                return normed * (1 + share) if normed.dtype == torch.float32 else normed
+
+        return nn.Sequential(nn.Linear(6, 64), Norm(64), nn.Linear(64, 6)).bfloat16()
+
+
+class OffNorm(Normed32):
+    share = 0.025
+
+
+def test_a_norm_in_fp32_within_half_precision_is_proven_by_its_own_roundings(tmp_path: Path) -> None:
+    assert judged(Normed32, tmp_path / "right").verdict == "pass"
+    wrong = judged(OffNorm, tmp_path / "wrong")
+    assert wrong.first_divergence is not None
+    assert (wrong.causes[0].code, wrong.first_divergence.at) == ("operator", "1")

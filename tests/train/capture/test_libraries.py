@@ -89,6 +89,7 @@ def _check(train: Callable[[Path | None], nn.Module], folder: Path, rows: int) -
     probe = first.record.evidence.probe
     assert probe is not None
     assert tuple(probe.num_rows) == (rows,) * STEPS
+    assert all({"gradient", "optimizer"} <= {error.stage for error in proof.errors} for proof in probe.proofs)
     assert plumbline.compare(first, second, throughput=False).verdict == "pass"
     assert plumbline.judge_alone(first).verdict == "pass"
 

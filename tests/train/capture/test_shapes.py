@@ -16,7 +16,7 @@ from tests.said import said
 
 from .shapes import SHAPES, STEPS
 
-WITHOUT_FORM = {"noisy", "raising", "second_order"}
+WITHOUT_FORM = {"raising", "second_order"}
 """Loops whose forward pass has no formula in fp64."""
 
 
