@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--work", type=Path, help="folder in which the records stay")
     given = parser.parse_args()
-    work = given.work or Path(tempfile.mkdtemp(prefix="peer-"))
+    work = (given.work or Path(tempfile.mkdtemp(prefix="peer-"))).resolve()
     fresh: dict[tuple[str, str], dict[str, Any]] = {}
     began = time.perf_counter()
     machines = {name: Machine(variables) for name, variables in MACHINES.items()}

@@ -222,3 +222,11 @@ def test_a_norm_in_fp32_that_is_wrong_is_found() -> None:
     errors, *_ = _step(_Norm, proven=True, planted=1e-5)
     first = next(error for error in errors if is_over(error))
     assert (first.stage, first.name) == ("forward", "middle")
+
+
+def test_a_module_that_is_not_twice_the_same_is_no_rounding() -> None:
+    hidden = random.Random(1)
+    errors, *_ = _step(lambda: _Noise(lambda _: 1e-3 * hidden.random()), proven=True)
+    assert {"_Noise", "_Model"}.isdisjoint(error.kind for error in errors)
+    assert ("gradient", "middle.inner.weight") in {(error.stage, error.name) for error in errors}
+    assert not [error for error in errors if is_over(error)]

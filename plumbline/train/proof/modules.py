@@ -83,7 +83,7 @@ def read(found: list[Found]) -> tuple[list[ProofError], dict[str, str]]:
         for each, error in pairs if error != NO_FORM
     ]  # fmt: skip
     listed.sort(key=lambda each: STAGES.index(each.stage))
-    return listed, {each.name: "not finite in fp64" for each, error in pairs if error == NO_FORM}
+    return listed, {each.name: "not finite in fp64, or not twice the same" for each, error in pairs if error == NO_FORM}
 
 
 def unit_of(dtype: torch.dtype) -> float:
@@ -326,7 +326,7 @@ class ModuleProofs:
         self._draws.name(first, name)
         if isinstance(module, nn.Dropout) and not module.inplace and inputs[0] and native is not None:
             self._draws.dropped(first, inputs[0][0], native)
-        if native is None or native.dtype == torch.float64 or state is None or native.layout != torch.strided:
+        if native is None or state is None or native.layout != torch.strided:
             return
         if why := state.why_not(module, output):
             self.lost.setdefault(name or "model", why)
@@ -341,6 +341,8 @@ class ModuleProofs:
         terms = width if weight is None else weight.numel() // width
         found = Found("forward", name or "model", call.kind, dtype, terms, exact)
         self._compare(found, native, partial(self._moved_output, call, exact, dtype))
+        if self._reads and float(self._found[-1].error) == NO_FORM:
+            return
         # The outputs of known modules other than the first are read by nobody, such as BERT's attention weights.
         if native.requires_grad and self._uses is not None and several(output):
             self.lost.setdefault(name or "model", "several outputs have gradients")
@@ -389,8 +391,10 @@ class ModuleProofs:
 
     def _moved_output(self, call: _Call, exact: torch.Tensor, dtype: torch.dtype, trial: int) -> torch.Tensor:
         """Return how far random rounding moves an output, in roundings."""
-        moved = self._output(call, dtype, trial)
-        return exact.new_tensor(math.nan) if moved is None else distance(moved, exact) / unit_of(dtype)
+        moved, again = self._output(call, dtype, trial), self._output(call) if self._reads and not trial else exact
+        if moved is None or again is None or (self._reads and not torch.equal(again, exact)):
+            return exact.new_tensor(math.nan)  # such as draws of a generator that nothing here sees
+        return distance(moved, exact) / unit_of(dtype)
 
     def _moved(self, call: _Call, exact: dict[torch.Tensor | int, torch.Tensor], trial: int) -> None:
         """Measure how far random rounding moves each gradient of a call, squared."""

@@ -568,3 +568,35 @@ def test_a_norm_in_fp32_within_half_precision_is_proven_by_its_own_roundings(tmp
     wrong = judged(OffNorm, tmp_path / "wrong")
     assert wrong.first_divergence is not None
     assert (wrong.causes[0].code, wrong.first_divergence.at) == ("operator", "1")
+
+
+class Double(Loop):
+    """A training in fp64, whose modules are their own definitions, but no gradient and no update is."""
+
+    factor = 1.0
+
+    def make(self) -> nn.Module:
+        return nn.Sequential(nn.LSTMCell(6, 6), _First(), nn.Linear(6, 6)).double()
+
+    def backward(self) -> None:
+        self.model[2].weight.register_hook(lambda gradient: gradient * self.factor)  # type: ignore[index, union-attr, operator]
+        super().backward()
+
+
+class _First(nn.Module):
+    def forward(self, states: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return states[0]
+
+
+class OffDouble(Double):
+    factor = 1 + 1e-10
+
+
+def test_a_training_in_fp64_is_proven(tmp_path: Path) -> None:
+    record = Double().train(tmp_path / "right")
+    probe = record.record.evidence.probe
+    assert probe is not None
+    proven = {(error.stage, error.name) for error in probe.proofs[0].errors}
+    assert {("forward", "0"), ("gradient", "2.weight"), ("optimizer", "0.weight_hh")} <= proven
+    assert judge_alone(record).verdict == "pass"
+    assert [cause.code for cause in judged(OffDouble, tmp_path / "wrong").causes] == ["gradient"]
