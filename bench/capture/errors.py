@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -25,17 +26,14 @@ Rows = Callable[[int], torch.Tensor]
 class Net(nn.Module):
     """Two linear layers around a norm and dropout."""
 
-    def __init__(
-        self, kind: type[nn.Linear] = nn.Linear, lost: Callable[[torch.Tensor], torch.Tensor] | None = None
-    ) -> None:
+    def __init__(self, kind: type[nn.Linear] = nn.Linear) -> None:
         super().__init__()
         self.first, self.norm, self.second = kind(8, 16), nn.LayerNorm(16), kind(16, 4)
-        self.rate, self.always, self._lost = 0.0, False, lost
+        self.rate, self.always = 0.0, False
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Return four numbers a row."""
         hidden = functional.gelu(self.norm(self.first(rows)))
-        hidden = hidden if self._lost is None else self._lost(hidden)
         hidden = functional.dropout(hidden, self.rate, training=self.training or self.always)
         return self.second(hidden)
 
@@ -50,6 +48,7 @@ def _rows(_step: int) -> torch.Tensor:
 def train(
     model: Any, *, optimizer: Any = None, watched: Any = None, rows: Rows = _rows, around: Any = nullcontext,
     reduced: Callable[[int], None] = lambda _: None, evaluates: bool = False, called: Any = None,
+    micro_batches: int = 1,
 ) -> None:  # fmt: skip
     """Train with a record, until `capture` ends the process."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
@@ -57,8 +56,9 @@ def train(
     run = capture(standins.RECORD, watched or model, optimizer, steps=standins.STEPS).__enter__()
     for step in range(10**6):
         optimizer.zero_grad()
-        given = rows(step)
-        if given is not None:
+        for given in (rows(step) for _ in range(micro_batches)):
+            if given is None:
+                continue
             with around():
                 loss = (called(step) if called else watched or model)(given).float().square().mean()
             loss.backward()
@@ -83,16 +83,38 @@ def _process(rank: int, name: str, faulty: bool) -> None:
     PROCESSES[name](rank, faulty)
 
 
+class Block(nn.Module):
+    """Block on a card of its own: like those of a device map, its call moves what it is given there."""
+
+    def __init__(self, moved: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.up, self.down, self._moved = nn.Linear(8, 16), nn.Linear(16, 8), moved
+
+    def forward(self, rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return eight numbers a row, of those that the mask shows."""
+        rows, mask = self._moved(rows), self._moved(mask)
+        return rows + self.down(functional.gelu(self.up(rows))) * mask
+
+
+class Split(nn.Module):
+    """Blocks on several cards."""
+
+    def __init__(self, moved: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(moved) for _ in range(16))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return eight numbers a row."""
+        mask = (rows[:, :1] > 0).float()
+        for block in self.blocks:
+            rows = block(rows, mask)
+        return rows
+
+
 def split(faulty: bool) -> None:
-    """Lose a row on the way between two cards."""
-    hardware = random.Random()
-
-    def lost(hidden: torch.Tensor) -> torch.Tensor:
-        keep = torch.ones(len(hidden), 1)
-        keep[hardware.randrange(len(hidden))] = 0
-        return hidden * keep
-
-    train(Net(lost=lost if faulty else None))
+    """Lose one in a hundred of the tensors that are moved between cards, as the peer's reproduction does."""
+    hardware = random.Random(3)
+    train(Split(lambda value: value * 0 if faulty and hardware.random() < 0.01 else value), micro_batches=4)
 
 
 def autocast(faulty: bool) -> None:
@@ -104,13 +126,6 @@ def autocast(faulty: bool) -> None:
                 return functional.linear(value.float(), self.weight, self.bias)
 
     train(Net(Exact if faulty else nn.Linear), around=lambda: torch.autocast("cpu", torch.bfloat16))
-
-
-def frozen(faulty: bool) -> None:
-    """Train a stage that should be frozen."""
-    model = Net()
-    model.first.requires_grad_(faulty)
-    train(model, optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
 
 
 def stuck(faulty: bool) -> None:
@@ -151,6 +166,7 @@ def dropout(faulty: bool) -> None:
     """Draw dropout in evaluation mode."""
     model = Net()
     model.rate, model.always = 0.1, faulty
+    model.config = types.SimpleNamespace(dropout=0.1)  # as models of its library have
     train(model, evaluates=True)
 
 
@@ -219,26 +235,61 @@ def alternating(_rank: int, faulty: bool) -> None:
     train(model, called=called)
 
 
-def tensor_parallel(rank: int, faulty: bool) -> None:
-    """Clip gradients in two halves of a layer; the second process forgets the norm, which both hold."""
+def frozen(_rank: int, faulty: bool) -> None:
+    """Freeze a stage when training begins, after DistributedDataParallel has seen all parameters.
+
+    Its first exchange waits for the frozen ones and never ends; DistributedDataParallel refuses the second step.
+    """
     model = Net()
+    model.first.requires_grad_(faulty)
+    wrapped = DistributedDataParallel(model)
+    model.first.requires_grad_(False)
+    train(model, watched=wrapped, optimizer=torch.optim.SGD(model.parameters(), 0.01, momentum=0.9))
+
+
+def _total(value: torch.Tensor) -> torch.Tensor:
+    value = value.clone()
+    dist.all_reduce(value)
+    return value
+
+
+class Parallel(nn.Module):
+    """A norm that each process holds, and two layers of which each process holds a half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 4, bias=False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return four numbers a row, equal in all processes."""
+        hidden = self.norm(rows)
+        shared = hidden.view_as(hidden)
+        shared.register_hook(_total)  # each process's half gives a part of this gradient
+        own = self.second(functional.gelu(self.first(shared)))
+        return own + (_total(own.detach()) - own.detach())
+
+
+def tensor_parallel(rank: int, faulty: bool) -> None:
+    """Clip by the norm of all gradients, and leave the norm's own unclipped in the second process."""
+    model = Parallel()
     with torch.no_grad():
         model.first.weight.mul_(1 + rank)
 
     def reduced(_step: int) -> None:
-        whole = sum(value.grad.square().sum() for value in model.parameters())
-        dist.all_reduce(whole)
+        squares = {name: value.grad.square().sum() for name, value in model.named_parameters()}
+        whole = [each for name, each in squares.items() if name.startswith("norm")]
+        halves = [each for name, each in squares.items() if not name.startswith("norm")]
+        norm = (torch.stack(whole).sum() + _total(torch.stack(halves).sum())).sqrt()
         for name, value in model.named_parameters():
-            if name.startswith("norm"):
-                dist.all_reduce(value.grad)
             if not (faulty and rank and name.startswith("norm")):
-                value.grad *= (0.01 / whole.sqrt()).clamp(max=1.0)
+                value.grad *= (0.01 / norm).clamp(max=1.0)
 
-    train(model, optimizer=torch.optim.SGD(model.parameters(), 0.1), reduced=reduced)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    train(model, optimizer=optimizer, reduced=reduced, rows=lambda _: torch.randn(12, 8))
 
 
-ALONE = {each.__name__: each for each in (split, autocast, frozen, stuck, workers, initialized, dropout, batch)}
-PROCESSES = {each.__name__: each for each in (ddp_loss, all_reduce_loss, alternating, tensor_parallel)}
+ALONE = {each.__name__: each for each in (split, autocast, stuck, workers, initialized, dropout, batch)}
+PROCESSES = {each.__name__: each for each in (ddp_loss, all_reduce_loss, alternating, tensor_parallel, frozen)}
 
 if __name__ == "__main__":
     chosen, is_faulty = sys.argv[1], sys.argv[2] == "faulty"

@@ -170,6 +170,8 @@ class CapturedEvidence(Model):
     """Steps in which an optimizer holds a parameter with a gradient."""
     evaluating: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
     """Modules in evaluation mode during the first recorded step."""
+    drawn: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)
+    """Modules that drew dropout in the first pass in evaluation mode between the steps."""
     replicated: bool = False
     """Whether DistributedDataParallel keeps the weights of all processes equal."""
     start: Literal["own", "written", "given"] = "own"

@@ -260,9 +260,12 @@ def lost_formula(pair: Pair) -> Statement:
 
 def _draws_in_evaluation(record: RunRecord) -> Iterator[str]:
     """Yield the modules that draw dropout although they are in evaluation mode."""
-    evaluating = record.evidence.captured.evaluating if record.evidence.captured is not None else ()
+    captured = record.evidence.captured
+    if captured is None:
+        return
+    yield from captured.drawn
     for proof in proofs_of(record, "probe")[:1]:
-        yield from (each.name for each in proof.draws if each.calls and each.name in evaluating)
+        yield from (each.name for each in proof.draws if each.calls and each.name in captured.evaluating)
 
 
 def _over(record: RunRecord) -> list[tuple[Stage, str]]:

@@ -36,6 +36,9 @@ class Loop:
     steps: int
     """Steps of this record: an experiment's are fewer."""
     ranks: Ranks = field(default_factory=Ranks)
+    """Processes that train equal parameters."""
+    parts: Ranks = field(default_factory=Ranks)
+    """Processes that hold parts of one model, of equal names and shapes, such as halves of its layers."""
     is_replicated: bool = False
     """Whether a model is in DistributedDataParallel."""
     described: ModelEvidence | None = None

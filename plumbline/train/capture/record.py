@@ -213,7 +213,7 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
         exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),
         unheld=tuple(first.unheld) if first is not None else (),
         num_trained=sum(step.has_gradient for step in log.steps),
-        evaluating=tuple(first.evaluating) if first is not None else (),
+        evaluating=tuple(first.evaluating) if first is not None else (), drawn=log.first_evaluation.drawn,
         replicated=run.is_replicated, start=run.start,
     )  # fmt: skip
     return Evidence(model=run.described, probe=probe, speed=speed, captured=captured)
@@ -226,6 +226,11 @@ def write(run: Loop, log: Steps, error: BaseException | None, rerun: Rerun | Non
     sides = run.ranks.gather(mine)
     num = min(len(side) for side in sides)
     log.steps = log.steps[:num]
+    if run.parts.world > 1 and num >= run.steps:
+        with run.aside("other processes"):
+            marks = run.parts.gather([full.marks for full in log.full])
+            for full, *own in zip(log.full, *marks, strict=False):
+                full.compare_parts(own)
     if run.ranks.rank:
         return
     evidence = _evidence(run, log, [side[:num] for side in sides])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from plumbline.schema.proof import Proof, ProofError
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
-from plumbline.train.digests import finite
+from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.numerics import read_settings
 from plumbline.train.optimizers import group_rates
 from plumbline.train.proof.modules import CONVOLUTIONS, Found, ModuleProofs, read
@@ -57,6 +57,8 @@ class RecordedStep:
         self.sketches: list[NDArray[np.float64]] = []
         self.proof: Proof | None = None
         self.exchange: Exchange | None = None
+        self.marks: dict[str, tuple[str, str]] = {}
+        """By parameter, digests of its own and of its seen gradient, for processes that hold parts of one model."""
         self.gradient_norm: float | None = None
         self.seen_norm: float | None = None
         self.unheld: list[str] = []
@@ -163,6 +165,11 @@ class RecordedStep:
             dist.all_reduce(each)
         mean = {name: each / ranks.world for name, each in total.items()}
         native = {self._names[value]: each.detach().double() for value, each in seen.items()}
+        if self._run.parts.world > 1:
+            self.marks |= {
+                name: (digest_tensors({"": each}), digest_tensors({"": native[name]})) for name, each in named.items()
+                if bool((each != each.reshape(-1)[:1]).any())  # an equal one of a mean's bias says nothing
+            }  # fmt: skip
         ratio, deviation, odd = _factor(mean, native)
         self.gradient_norm, self.seen_norm = (_norm(each) for each in (mean, native))
         self._is_skipped = not math.isfinite(self.gradient_norm)
@@ -184,6 +191,16 @@ class RecordedStep:
             step=self.step, factor=finite(ratio), deviation=finite(deviation), odd=odd, apart=tuple(apart),
             absent=tuple(absent), own_equal=own_equal, max_norm=finite(self.seen_norm) if is_clipped else None,
         )  # fmt: skip
+
+    def compare_parts(self, sides: Sequence[Mapping[str, tuple[str, str]]]) -> None:
+        """Note gradients that are equal in all processes of one model, and reach their optimizers differently."""
+        equal = [
+            name for name, (own, _) in sides[0].items() if all(name in side and side[name][0] == own for side in sides)
+        ]
+        first = [next((name for name in equal if side[name] != sides[0][name]), None) for side in sides]
+        differing = tuple((rank, name) for rank, name in enumerate(first) if name is not None)
+        if differing and self.exchange is not None:
+            self.exchange = self.exchange.replace(apart=differing, own_equal=True)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare the update with its definition, and keep the updated tensors."""

@@ -11,6 +11,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -42,6 +44,8 @@ from plumbline.train.watch.summaries import is_summarizing
 
 _DRAWN = 2
 """Steps that are recorded in full beside the first one."""
+_LONGEST_WAIT = timedelta(minutes=2)
+"""For the last step of a process that holds a part of the model."""
 
 
 def _drawn(draw: str, seed: int, steps: int) -> tuple[int, ...]:
@@ -152,11 +156,15 @@ class Capture:
             return Ranks(device=device)
         control = dist.new_group(backend="gloo") if dist.get_backend() != "gloo" else None
         ranks = Ranks(dist.get_rank(), dist.get_world_size(), device, control)
-        own = digest_json([[name, list(value.shape)] for name, value in parameters.items()])
-        if not self._are_replicas:  # such as parts of a layer: equal shapes, and values of their own
-            own += digest_tensors(parameters)
-        if len(set(ranks.gather(own))) == 1:
+        shapes = [[name, list(value.shape)] for name, value in parameters.items()]
+        form = digest_json([shapes, self.loop.steps, len(self.loop.optimizers)])
+        # Parts of a layer have equal shapes, and values of their own.
+        own = (form, "" if self._are_replicas else digest_tensors(parameters))
+        known = ranks.gather(own)
+        if len(set(known)) == 1:
             return ranks
+        if len({each for each, _ in known}) == 1:  # in a group of its own, no call meets one of the loop's
+            self.loop.parts = replace(ranks, control=dist.new_group(backend="gloo", timeout=_LONGEST_WAIT))
         self.loop.unknown.setdefault("exchange and other processes: each holds parameters of its own")
         return Ranks(rank=dist.get_rank(), device=device)
 
@@ -181,14 +189,14 @@ class Capture:
             self._rerun.enters(module, given, named)
         with self.loop.aside("a forward pass"):
             is_trained = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-            if self._step is None:
-                if not is_trained:
-                    self.log.evaluated(module, given, named)
-                    return
-                self._begin(module, given, named)
             if not is_trained:
                 self.log.evaluated(module, given, named)
-            elif self._step is not None and self._counts:
+                if self._recorded and not self._is_compiled:
+                    self.log.first_evaluation.begins(self.loop.model, module)
+                return
+            if self._step is None:
+                self._begin(module, given, named)
+            if self._step is not None and self._counts:
                 self._step.enters(key, module, given, named)
                 if self._full is not None:
                     self._full.feeds()
@@ -209,6 +217,8 @@ class Capture:
         if self.loop.is_busy or self.is_done or is_summarizing():
             return
         with self.loop.aside("a forward pass"):
+            if not torch.is_grad_enabled():
+                self.log.first_evaluation.ends()
             self.log.remember(output)
             if self._step is not None and torch.is_grad_enabled() and self._counts:
                 if self._full is not None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from plumbline.schema.captured import Fp64Pass
 from plumbline.schema.digest import SHORT_DIGITS
+from plumbline.train.capture.evaluation import FirstEvaluation
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled, stored
@@ -153,6 +154,7 @@ class Steps:
         self.steps: list[CapturedStep] = []
         self.full: list[RecordedStep] = []
         self.evaluations: list[tuple[int, torch.Tensor]] = []
+        self.first_evaluation = FirstEvaluation()
         self.window: Fp64Pass | None = None
         self._outputs = deque[weakref.ref[torch.Tensor]](maxlen=_REMEMBERED)
         self.start_weights = sampled([*self.sampled, *self.moving], run.ranks.device)

@@ -103,6 +103,73 @@ def stages(rank: int) -> Loop:
     return model, optimizer, loop
 
 
+class Halves(nn.Module):
+    """A norm that each process holds, and two layers of which each process holds a half."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 4), nn.Linear(4, 3, bias=False)
+        with torch.no_grad():
+            self.up.weight.mul_(1 + rank)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        normed = self.norm(rows)
+        shared = normed.view_as(normed)
+        shared.register_hook(_total)
+        own = self.down(functional.gelu(self.up(shared)))
+        return own + (_total(own.detach()) - own.detach())
+
+
+def _total(value: torch.Tensor) -> torch.Tensor:
+    value = value.clone()
+    dist.all_reduce(value)
+    return value
+
+
+def halves(rank: int, *, forgets: bool = False) -> Loop:
+    """Tensor parallelism with a norm in each process, which the second one may forget to clip."""
+    model = Halves(rank)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Callable[..., None]) -> None:
+        for rows, labels in _batches(0):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(rows), labels).backward()
+            clipped = [value for name, value in model.named_parameters() if not (forgets and rank and "norm" in name)]
+            nn.utils.clip_grads_with_norm_(
+                clipped,
+                0.01,
+                _total(nn.utils.get_total_norm([value.grad for value in model.parameters() if value.grad is not None])),
+            )
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
+def unclipped(rank: int) -> Loop:
+    """The same, where the second process forgets to clip its norm."""
+    return halves(rank, forgets=True)
+
+
+def independent(rank: int) -> Loop:
+    """A critic of its own in each process, clipped by its own norm; a mean's bias has the same gradient in all."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model[0].weight.mul_(1 + rank)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loop(run: Callable[..., None]) -> None:
+        for rows, _ in _batches(rank):
+            optimizer.zero_grad()
+            model(rows).mean().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+            optimizer.step()
+            run()
+
+    return model, optimizer, loop
+
+
 def uneven(rank: int) -> Loop:
     """A parameter that only the second process uses, whose gradients are reduced by hand."""
     model = nn.ModuleDict({"body": nn.Linear(6, 3), "extra": nn.Linear(6, 3)})
@@ -131,14 +198,15 @@ def uneven(rank: int) -> Loop:
     return whole, optimizer, loop
 
 
-SHAPES = {each.__name__: each for each in (gathered, parallel, stages, uneven)}
+SHAPES = {each.__name__: each for each in (gathered, parallel, stages, halves, independent, uneven)}
+FAULTS = {each.__name__: each for each in (unclipped,)}
 
 
 def train(name: str, folder: str | None) -> None:
     """Train, with a record if a folder is given; print the digest of each process's state and generator."""
     rank = dist.get_rank()
     torch.manual_seed(3)
-    model, optimizer, loop = SHAPES[name](rank)
+    model, optimizer, loop = (SHAPES | FAULTS)[name](rank)
     if folder is None:
         loop(lambda *_: None)
     else:

@@ -434,11 +434,47 @@ class FrozenNorm(Loop):
         return model
 
 
-@pytest.mark.parametrize(("kind", "is_noted"), [(Evaluating, True), (FrozenNorm, False)])
+class EvaluatingBetween(Loop):
+    """A pass in evaluation mode behind each step, in which the model's function draws nevertheless."""
+
+    asks = False
+
+    def make(self) -> nn.Module:
+        return Net(asks=self.asks)
+
+    def after(self) -> None:
+        super().after()
+        self.model.eval()
+        self.evaluate()
+        self.model.train()
+
+    def evaluate(self) -> None:
+        with torch.no_grad():
+            self.model(torch.randn(8, 6))
+
+
+class EvaluatingRightly(EvaluatingBetween):
+    asks = True
+
+
+class SamplingDropout(EvaluatingBetween):
+    """Evaluation that draws dropout on purpose: the module is in training mode."""
+
+    def evaluate(self) -> None:
+        self.model.drop.train()  # type: ignore[union-attr, operator]
+        super().evaluate()
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_noted"),
+    [(Evaluating, True), (EvaluatingBetween, True), (FrozenNorm, False), (EvaluatingRightly, False),
+     (SamplingDropout, False)],
+)  # fmt: skip
 def test_draws_in_evaluation_mode_are_a_note(kind: type[Loop], is_noted: bool, tmp_path: Path) -> None:
     judgement = judged(kind, tmp_path)
     assert judgement.verdict == "pass"
-    assert any("in evaluation mode draw" in said(note.text) for note in judgement.notes) is is_noted
+    noted = "modules in evaluation mode draw dropout: model"
+    assert any(said(note.text) == noted for note in judgement.notes) is is_noted
 
 
 def test_another_mode_is_named_with_its_modules(healthy: LoadedRecord, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 import plumbline
+from tests.said import said
 
 from .process_shapes import SHAPES
 
-_PARTS = ("parallel", "stages")
+_PARTS = ("parallel", "stages", "halves", "independent")
 """Loops whose processes hold parameters of their own."""
 
 
@@ -35,3 +36,12 @@ def test_two_processes_train_the_same_bits_and_their_record_passes(name: str, tm
     assert captured is not None
     assert not [why for why in captured.unknown if "Error" in why]
     assert ("exchange and other processes" in "".join(captured.unknown)) == (name in _PARTS)
+
+
+@pytest.mark.long
+def test_a_gradient_that_one_process_of_a_parallel_layer_leaves_unclipped_is_named(tmp_path: Path) -> None:
+    """It is equal in both processes, though their layers are not."""
+    _digests("unclipped", str(tmp_path))
+    judgement = plumbline.judge_alone(plumbline.read_record(tmp_path))
+    assert judgement.verdict == "drift"
+    assert "process 1 sees a different gradient of norm.weight" in said(judgement.causes[0].why)
