@@ -234,6 +234,14 @@ def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch
         else cause
         for cause in causes
     ]
+    # What a later step shows of itself names the place of the first bit that differs.
+    code, is_shown = first.suspicions[0].code, first.suspicions[0].shown
+    causes = [
+        replace(cause, at=first.at.replace(at=cause.at.at))
+        if not is_shown and cause.suspicions[0].shown and cause.suspicions[0].code == code and cause.at.step != step
+        else cause
+        for cause in causes
+    ]
     # All products of a shorter format differ: the first place is that of the first output beyond its limit.
     causes = [
         replace(cause, at=first.at)

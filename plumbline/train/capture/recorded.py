@@ -289,11 +289,12 @@ def _norm(tensors: Mapping[str, torch.Tensor]) -> float:
 
 
 def _factor(own: Mapping[str, torch.Tensor], seen: Mapping[str, torch.Tensor]) -> tuple[float, float, str]:
-    """Return the best single factor, the largest relative distance from it, and the parameter where that is."""
+    """Return the factor of most parameters, the largest relative distance from it, and the parameter where that is."""
     names = list(own)
-    dots = torch.stack([(own[name] * seen[name]).sum() for name in names]).sum()
-    squares = torch.stack([own[name].square().sum() for name in names]).sum()
-    ratio = float(dots / squares) if float(squares) else 0.0
+    dots = torch.stack([(own[name] * seen[name]).sum() for name in names])
+    squares = torch.stack([own[name].square().sum() for name in names])
+    ratios = (dots / squares)[squares != 0]
+    ratio = float(ratios.median()) if len(ratios) else 0.0
     least = 1e-3 * max(_norm(seen), 1e-300) / len(names)
     off = torch.stack([(seen[name] - own[name] * ratio).norm() for name in names])
     shares = off / torch.stack([seen[name].norm() for name in names]).clamp_min(least)

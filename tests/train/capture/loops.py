@@ -58,6 +58,7 @@ FAULTS: dict[str, str] = {
     "order": "data.order", "token": "data.content", "labels": "data.labels", "rate": "schedule", "decay": "optimizer",
     "betas": "optimizer", "clip": "gradient", "accumulates": "gradient", "frozen": "gradient", "skipped": "optimizer",
     "smoothing": "loss", "moved": "optimizer", "unheld": "optimizer", "backward": "gradient",
+    "late": "gradient",
 }  # fmt: skip
 """Planted fault and the cause to be named."""
 
@@ -123,6 +124,8 @@ def train(folder: Path | None, fault: str = "", steps: int = STEPS, **settings: 
             optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.2 if fault == "clip" else 0.3)
+        if fault == "late" and step >= 2:  # recorded from step 3 on
+            model.head.weight.grad.mul_(1.02)
         if fault != "skipped" or step != 2:
             optimizer.step()
         if fault == "moved" and step == 0:

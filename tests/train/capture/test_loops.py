@@ -20,7 +20,7 @@ from tests.said import said
 
 from .loops import FAULTS, STEPS, make, train
 
-LATE = {"order": 2, "token": 2, "labels": 2, "rate": 2, "skipped": 2, "accumulates": 1}
+LATE = {"order": 2, "token": 2, "labels": 2, "rate": 2, "skipped": 2, "accumulates": 1, "late": 2}
 """Step of faults that do not begin at the first one."""
 ALONE = {"accumulates": "gradient", "unheld": "optimizer"}
 """Faults that a record shows by itself."""
@@ -52,6 +52,7 @@ def test_a_planted_fault_is_named_at_its_step(runs: Path, fault: str) -> None:
     assert [cause.code for cause in judgement.causes][:1] == [FAULTS[fault]] * bool(fault)
     assert judgement.verdict == ("drift" if fault else "pass")
     assert fault != "order" or "same rows" in said(judgement.causes[0].why)
+    assert fault != "late" or said(judgement.first_divergence.at) == "head.weight"
     assert (judgement.first_divergence.step if judgement.first_divergence else None) == (
         LATE.get(fault, 0) if fault else None
     )
