@@ -21,6 +21,7 @@ from plumbline.train.digests import host_array
 from plumbline.train.numerics import pack_states, read_states, restore_states
 from plumbline.train.replay import Bundle, Keeper, check_shape, imposed
 from plumbline.train.watch.calls import ModuleCalls
+from plumbline.train.watch.summaries import is_summarizing
 
 _STATES = "state"
 
@@ -32,7 +33,7 @@ class Rerun:
         self._run, self._bundle, self._step = run, bundle, 0
         self.experiment = bundle.experiment
         self.keeper = Keeper(bundle.experiment.captures)
-        self._calls = ModuleCalls(self._leaves)
+        self._calls = ModuleCalls(self._leaves, lambda: run.is_busy or is_summarizing())
         self._outputs: dict[str, torch.Tensor] = {}
 
     @contextmanager
@@ -86,8 +87,6 @@ class Rerun:
             self._exchange("batch", {name: value.detach() for name, value in each if value.is_floating_point()})
 
     def _leaves(self, name: str, _module: nn.Module, _inputs: Any, value: torch.Tensor) -> torch.Tensor | None:
-        if self._run.is_busy:
-            return None
         if self.keeper.wants("forward", self._step, name):
             self.keeper.keep("forward", self._step, name, host_array(value.detach()))
         wanted = self._outputs.get(name)

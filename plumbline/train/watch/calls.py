@@ -48,11 +48,14 @@ def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
 class ModuleCalls:
     """Forward hooks that report module calls to `see`, which may replace outputs.
 
-    Calls that a check makes are not reported.
+    Calls that a check makes, as `is_aside` says, are neither counted nor reported.
     """
 
-    def __init__(self, see: Callable[[str, nn.Module, Any, torch.Tensor], torch.Tensor | None]) -> None:
-        self._see, self._counts, self._is_forward = see, Counter[str](), True
+    def __init__(
+        self, see: Callable[[str, nn.Module, Any, torch.Tensor], torch.Tensor | None],
+        is_aside: Callable[[], bool] = is_summarizing,
+    ) -> None:  # fmt: skip
+        self._see, self._is_aside, self._counts, self._is_forward = see, is_aside, Counter[str](), True
 
     def hook(self, model: nn.Module) -> ExitStack:
         """Hook all modules until the returned context exits."""
@@ -63,7 +66,7 @@ class ModuleCalls:
 
     def _called(self, name: str, module: nn.Module, inputs: Any, output: Any) -> Any:
         value = first_tensor(output)
-        if value is None or not self._is_forward or is_summarizing():
+        if value is None or not self._is_forward or self._is_aside():
             return None
         count = self._counts[name]
         self._counts[name] += 1
