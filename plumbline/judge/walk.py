@@ -22,6 +22,7 @@ from plumbline.judge.rungs.captured import captured_mismatches
 from plumbline.judge.rungs.data import data
 from plumbline.judge.rungs.evaluation import curve_evaluation, evaluation, miscounted
 from plumbline.judge.rungs.formats import formats
+from plumbline.judge.rungs.functions import named_by_calls
 from plumbline.judge.rungs.gradient import clipping, frozen
 from plumbline.judge.rungs.loss import first_loss, loss
 from plumbline.judge.rungs.model import architecture, logged_start, weights
@@ -103,6 +104,7 @@ def walk(pair: Pair) -> Walk:
         causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
         causes[0] = replace(causes[0], is_certain=True)
+    causes = [named_by_calls(pair, cause) for cause in causes]
     return Walk(tuple(_distinct(causes)), rounding, standings, proven_steps(pair))
 
 

@@ -24,8 +24,9 @@ from plumbline.schema.tolerance import is_over
 from plumbline.schema.versions import read_any_version
 
 MAX_ACCEPTED_BYTES = 100_000
-Group = Literal["updates", "rows", "formulas", "gradients", "outputs", "modules"]
+Group = Literal["functions", "updates", "rows", "formulas", "gradients", "outputs", "modules"]
 LEFT_OUT: dict[Group, str] = {
+    "functions": "which function or argument of a module differs",
     "updates": "which parameter's update differs first",
     "rows": "which rows of a batch differ",
     "formulas": "the fp64 formulas of most modules",
@@ -83,7 +84,10 @@ def accepted_form(loaded: LoadedRecord, left_out: Iterable[Group] = ()) -> Accep
     window = _thin(captured.window) if captured.window is not None and "formulas" in groups else captured.window
     evidence = record.evidence.replace(
         captured=captured.replace(
-            identity=identity, window=window, rows={} if "rows" in groups else captured.rows
+            identity=identity,
+            window=window,
+            rows={} if "rows" in groups else captured.rows,
+            functions=None if "functions" in groups else captured.functions,
         ).to_json(),
         probe=probe.replace(
             taps=[_tap(probe.taps[place]) for place in places],

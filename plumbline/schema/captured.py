@@ -21,6 +21,8 @@ MAX_FILES = 200
 """Maximum number of files that a command is given."""
 MAX_ROWS = 50_000
 """Maximum number of rows of a field whose checksums a record contains."""
+MAX_CALLS = 5_000
+"""Maximum number of calls of torch's functions that a record contains."""
 UNKNOWN = frozenset({"batch", "data", "evaluation"})
 """Evidence that no captured record has, such as a manifest; its batches have a rung of their own."""
 SmallSketch = Annotated[tuple[Number, ...], Field(min_length=8, max_length=8)]
@@ -141,6 +143,27 @@ class Fp64Pass(Model):
     lost: Text = ""
 
 
+class FunctionCall(Model):
+    """One call of a torch function."""
+
+    module: Label
+    name: Label
+    arguments: dict[Label, Label] = Field(default={}, max_length=64)
+    """Plain values by keyword, or by place; `tensor` for a tensor."""
+    formats: Label = ""
+    """Formats of the tensors that it reads → gives."""
+    shapes: Label = ""
+    """Their shapes, of a few rows."""
+
+
+class FunctionCalls(Model):
+    """Calls of torch's functions in the model's first pass, in the order of execution."""
+
+    calls: tuple[FunctionCall, ...] = Field(default=(), max_length=MAX_CALLS, fail_fast=True)
+    lost: Text = ""
+    """Why calls are unknown."""
+
+
 class CapturedEvidence(Model):
     """What only a captured training has, beside the log and the tensors of a probe."""
 
@@ -162,6 +185,9 @@ class CapturedEvidence(Model):
     """(number of steps done, checksum of the inputs) of passes without a backward pass."""
     exchanges: tuple[Exchange, ...] = Field(default=(), max_length=1000, fail_fast=True)
     window: Fp64Pass | None = None
+    functions: FunctionCalls | None = None
+    loss: Number | None = None
+    """Loss of outputs that are equal on every machine, by the definition that the loop was given, in fp64."""
     stale: tuple[tuple[Step, Label], ...] = Field(default=(), max_length=1000, fail_fast=True)
     """(step, parameter) whose gradient of an earlier step was left when the backward pass began."""
     unheld: tuple[Label, ...] = Field(default=(), max_length=_MANY, fail_fast=True)

@@ -13,6 +13,7 @@ from plumbline.judge.mismatches import CODES, Basis, Mismatch, Suspicion
 from plumbline.judge.native import rounds_differently
 from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.forward import forward
+from plumbline.judge.rungs.functions import function_notes
 from plumbline.judge.rungs.gradient import gradient
 from plumbline.judge.rungs.proven import proofs_of
 from plumbline.schema import limits
@@ -32,7 +33,8 @@ def captured_mismatches(pair: Pair) -> Iterator[Mismatch]:
         return
     for found in (
         _batch(pair, left, right), _mode(pair, left, right), _dropout(pair), _inputs(pair, left, right),
-        _updated(left, right), *_exchanges(left, right), _formula(left, right), *_first_numbers(pair, left, right),
+        _updated(left, right), *_exchanges(left, right), _formula(left, right), _loss(left, right),
+        *_first_numbers(pair, left, right),
     ):  # fmt: skip
         if found is not None:
             yield found
@@ -220,6 +222,16 @@ def _formula(left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None
     return None
 
 
+def _loss(left: CapturedEvidence, right: CapturedEvidence) -> Mismatch | None:
+    """Return a mismatch if two definitions of the loss give different numbers for the same outputs."""
+    gap = 0.0 if left.loss is None or right.loss is None else relative(left.loss, right.loss)
+    if gap <= limits.EXACT:
+        return None
+    why = fact("captured.loss", gap=gap)
+    at = Divergence(stage="loss", step=0, at="loss")
+    return _mismatch(at, "loss", why, "portable", observed=gap, limit=limits.EXACT)
+
+
 def _has_equal_formulas(left: CapturedEvidence, right: CapturedEvidence) -> bool:
     """Return whether two fp64 passes read equal inputs and agree in each tensor."""
     ours, theirs = left.window, right.window
@@ -289,6 +301,7 @@ def captured_notes(pair: Pair) -> Iterator[Note]:
                    if sides[0].identity.get(name) != sides[1].identity.get(name))  # fmt: skip
     if names:
         yield Note(text=fact("captured.identity", names=", ".join(names)[:2000]))
+    yield from function_notes(pair)
     shared = [name for name in _over(pair.candidate.record) if name in _over(pair.reference.record)]
     if shared:
         yield Note(text=fact("captured.shared", names=", ".join(dict.fromkeys(name for _, name in shared))[:2000]))

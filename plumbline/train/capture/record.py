@@ -26,6 +26,7 @@ from plumbline.schema.step_log import Inconsistency
 from plumbline.schema.variables import NONCE, variable
 from plumbline.train.capture.imposed import Rerun
 from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.loss import LOSS
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.steps import CapturedStep, Steps
 from plumbline.train.digests import finite, host_arrays
@@ -194,7 +195,11 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
         **_columns(run, log, sides), taps=tuple(tap for full in log.full for tap in full.taps), optimizer=tuple(groups),
         proofs=tuple(full.proof for full in log.full if full.proof is not None),
     )  # fmt: skip
-    unknown = [*run.unknown, "the dataset", "the definition of the loss", "an evaluation's numbers"]
+    unknown = [*run.unknown, "the dataset", "an evaluation's numbers"]
+    lost = log.functions.lost if log.functions is not None else "not recorded"
+    unknown += [f"the functions of the first step: {lost}"] if lost else []
+    is_proven = any(error.stage == "loss" for proof in probe.proofs for error in proof.errors)
+    unknown += [] if is_proven or any(why.startswith(LOSS) for why in unknown) else [LOSS]
     unknown += ["rates, gradients before and after the update"] if not run.optimizers else []
     speed = _speed(log, probe.num_rows)
     unknown += [f"throughput: fewer than {_LEAST_TIMED} timed steps"] if speed is None else []
@@ -207,7 +212,8 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     captured = CapturedEvidence(
         identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),
         updated=tuple(step.is_updated for step in log.steps) if run.optimizers else (),
-        inputs=_inputs(sides, len(log.steps)), window=log.window,
+        inputs=_inputs(sides, len(log.steps)), window=log.window, loss=first.portable_loss if first else None,
+        functions=log.functions,
         rows=_kept_rows(_rows(sides, len(log.steps))), stale=tuple(stale[:1000]),
         evaluations=tuple((step, to_mark(int(_read([mark])[0]))) for step, mark in log.evaluations[:10_000]),
         exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),

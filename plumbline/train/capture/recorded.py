@@ -20,9 +20,11 @@ from plumbline.schema.proof import Proof, ProofError
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.loss import DefinedLoss, Definition
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.numerics import read_settings
 from plumbline.train.optimizers import group_rates
+from plumbline.train.proof.isolation import replaced_function
 from plumbline.train.proof.modules import CONVOLUTIONS, Found, ModuleProofs, read
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck
@@ -36,7 +38,10 @@ _ONE_FACTOR = 1e-4
 class RecordedStep:
     """Hooks on modules and parameters for one step, and what they saw."""
 
-    def __init__(self, run: Loop, step: int, *, is_watched: bool, is_proven: bool) -> None:
+    def __init__(
+        self, run: Loop, step: int, definition: Definition | None, *, is_watched: bool, is_proven: bool
+    ) -> None:
+        self._loss = DefinedLoss(run, definition) if definition is not None and is_proven else None
         self._run, self.step, self._is_watched, self._is_proven = run, step, is_watched, is_proven
         self._names: dict[torch.Tensor, str] = {
             value: name for name, value in run.model.named_parameters() if value.requires_grad
@@ -48,7 +53,8 @@ class RecordedStep:
         self._opened: list[tuple[Stage, str, str, bool, TensorSummary]] = []
         self._found: list[Found] = []
         self._modules: ModuleProofs | None = None
-        self._may_round = ""
+        self._unproven = ""
+        """Why nothing is proven of modules."""
         self._updates: dict[torch.optim.Optimizer, UpdateCheck] = {}
         self._is_skipped = False
         self._calls = ModuleCalls(self._see)
@@ -59,6 +65,7 @@ class RecordedStep:
         self.exchange: Exchange | None = None
         self.marks: dict[str, tuple[str, str]] = {}
         """By parameter, digests of its own and of its seen gradient, for processes that hold parts of one model."""
+        self.portable_loss: float | None = None
         self.gradient_norm: float | None = None
         self.seen_norm: float | None = None
         self.unheld: list[str] = []
@@ -70,8 +77,9 @@ class RecordedStep:
         with ExitStack() as hooks:
             if self._is_watched:
                 run = self._run
-                self._may_round = may_round(run.model, run.ranks.device)
-                if not self._may_round and self._is_proven:
+                name = replaced_function()
+                self._unproven = f"{name} is replaced" if name else may_round(run.model, run.ranks.device)
+                if not self._unproven and self._is_proven:
                     self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
                     hooks.callback(self._modules.close)
                 hooks.enter_context(self._calls.hook(run.model))
@@ -213,7 +221,12 @@ class RecordedStep:
                 if value in self._names:
                     self._open("optimizer", self._names[value], self._owner(self._names[value]), value)
 
-    def ends(self) -> None:
+    def leaves(self, output: Any, given: dict[str, Any]) -> None:
+        """Keep what the definition of the loss reads."""
+        if self._loss is not None:
+            self._loss.gives(output, given)
+
+    def ends(self, batch: Any, loss: Any) -> None:
         """Read all tensors and errors from the device; release what holds the graph."""
         for value, name in self._names.items():
             if value in self._own:
@@ -228,6 +241,10 @@ class RecordedStep:
                 self._open("optimizer", name, self._owner(name), value)
             self.unheld = list(unheld)
         self._read()
+        if self._loss is not None:
+            found, self.portable_loss = self._loss.found(batch, loss)
+            self._found += found
+            self._loss = None
         if self._is_proven:
             self._prove()
         self._own, self._opened, self._found, self._updates, self._arrived = {}, [], [], {}, set()
@@ -252,8 +269,8 @@ class RecordedStep:
     def _prove(self) -> None:
         listed, formless = read(self._found)
         lost = (dict(self._modules.lost) if self._modules is not None else {}) | formless
-        if self._may_round:
-            lost["modules"] = self._may_round
+        if self._unproven:
+            lost["modules"] = self._unproven
         lost |= {f"updates {place}": check.lost for place, check in enumerate(self._updates.values()) if check.lost}
         why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         draws = self._modules.draws() if self._modules is not None else ()

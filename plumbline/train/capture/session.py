@@ -28,13 +28,16 @@ from plumbline.schema.captured import MAX_CAPTURED
 from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import ConfigurationError
 from plumbline.schema.variables import EXPERIMENT, variable
+from plumbline.train.capture.functions import called_functions
 from plumbline.train.capture.identity import describe_program
 from plumbline.train.capture.imposed import Rerun
 from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.loss import Definition, check_definition
 from plumbline.train.capture.record import write
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.start import load_start
 from plumbline.train.capture.steps import CapturedStep, Steps
+from plumbline.train.capture.tensors import arguments
 from plumbline.train.capture.window import fp64_pass
 from plumbline.train.digests import digest_tensors
 from plumbline.train.models.description import describe_model
@@ -69,6 +72,7 @@ class Capture:
         self, folder: str | PathLike[str] | None, model: nn.Module | Mapping[str, nn.Module], optimizer: Any = None, *,
         steps: int, seed: int = 0, name: str = "mine", platform: str = "here", start: str | PathLike[str] | None = None,
         scaler: Any = None, config: Iterable[str | PathLike[str]] = (), rate: float | None = None,
+        loss: Definition | None = None,
     ) -> None:  # fmt: skip
         """Prepare the recorder.
 
@@ -84,6 +88,8 @@ class Capture:
             scaler: A `GradScaler`, whose scale is divided out.
             config: Files of settings, which are suspects if they differ.
             rate: Learning rate of updates by hand.
+            loss: Definition of the loss, `loss(outputs, batch)`: of what the model returns, and the batch that
+                `step` is given, or without it the model's arguments by name. Recorded steps are proven by it.
 
         Raises `ConfigurationError` for arguments that cannot be meant.
 
@@ -96,6 +102,8 @@ class Capture:
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer] if optimizer else []
         optimizers = [getattr(each, "optimizer", each) for each in optimizers]
         _check(where, models, optimizers, steps)
+        check_definition(loss)
+        self._definition = loss
         bare = {key: _bare(each) for key, each in models.items()}
         whole = bare[""] if list(bare) == [""] else nn.ModuleDict(bare)
         self.loop = Loop(
@@ -175,7 +183,8 @@ class Capture:
         if step in self._recorded:
             with self.loop.aside("tensors"):
                 is_proven = self._rerun is None  # no imposed value is what its definition gives
-                self._full = RecordedStep(self.loop, step, is_watched=not self._is_compiled, is_proven=is_proven)
+                watched = not self._is_compiled
+                self._full = RecordedStep(self.loop, step, self._definition, is_watched=watched, is_proven=is_proven)
                 self._step_hooks.enter_context(self._full.hooked())
         for key, root in self._roots.items():  # around the hooks of the step, which see the root's own call
             enter = self._step_hooks.enter_context
@@ -212,8 +221,10 @@ class Capture:
         if not self.log.num_steps and not self._is_compiled and not self._is_sharded:
             with self.loop.aside("a pass in fp64"):
                 self.log.window = fp64_pass(module, given, named)
+            with self.loop.aside("the functions of a pass"):
+                self.log.functions = called_functions(module, given, named)
 
-    def _leaves(self, module: nn.Module, given: Any, named: Any, output: Any) -> None:  # noqa: ARG002 - a hook
+    def _leaves(self, module: nn.Module, given: Any, named: Any, output: Any) -> None:
         if self.loop.is_busy or self.is_done or is_summarizing():
             return
         with self.loop.aside("a forward pass"):
@@ -223,6 +234,7 @@ class Capture:
             if self._step is not None and torch.is_grad_enabled() and self._counts:
                 if self._full is not None:
                     self._full.forward_done()
+                    self._full.leaves(output, arguments(module.forward, given, named))
                 self._step.leaves(output)
 
     def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -280,7 +292,7 @@ class Capture:
                 step.updates(None)
             step.ends(batch, loss)
             if full is not None:
-                full.ends()
+                full.ends(batch, step.shown_loss)
             self.log.add(step, full)
             self._num_calls = None
         if self.log.num_steps >= self.loop.steps:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from plumbline.schema.captured import Fp64Pass
+from plumbline.schema.captured import Fp64Pass, FunctionCalls
 from plumbline.schema.digest import SHORT_DIGITS
 from plumbline.train.capture.evaluation import FirstEvaluation
 from plumbline.train.capture.loop import Loop
@@ -130,6 +130,11 @@ class CapturedStep:
         if not self.rates and self._run.optimizers:
             self.rates = tuple(rate for each in self._run.optimizers for rate in group_rates(each))
 
+    @property
+    def shown_loss(self) -> torch.Tensor | float | None:
+        """Return the loss that the loop names, or that of the model's only pass."""
+        return self.loss if self.loss is not None or len(self.passes) != 1 else self.passes[0].loss
+
     def weigh(self) -> None:
         """Store a sample of the weights behind an update."""
         self.weights = sampled([*self._log.sampled, *self._log.moving], self._run.ranks.device)
@@ -156,6 +161,7 @@ class Steps:
         self.evaluations: list[tuple[int, torch.Tensor]] = []
         self.first_evaluation = FirstEvaluation()
         self.window: Fp64Pass | None = None
+        self.functions: FunctionCalls | None = None
         self._outputs = deque[weakref.ref[torch.Tensor]](maxlen=_REMEMBERED)
         self.start_weights = sampled([*self.sampled, *self.moving], run.ranks.device)
         self.kept: tuple[int, torch.Tensor] | None = None

@@ -62,24 +62,39 @@ def _portable(value: torch.Tensor, name: str) -> torch.Tensor:
     return torch.where(exact.isfinite(), made, exact)
 
 
-def _few(value: torch.Tensor, rows: int, name: str) -> torch.Tensor:
+def made_input(value: torch.Tensor, name: str) -> torch.Tensor:
+    """Return a cut argument with values that are equal on every machine."""
     if value.layout == torch.sparse_coo:
-        own = value.detach().coalesce()
-        values = _few(own.values(), -1, name)
+        own = value.coalesce()
+        values = made_input(own.values(), name)
         return torch.sparse_coo_tensor(own.indices(), values, own.shape, check_invariants=False).coalesce()
-    own = value.detach()[:_ROWS] if value.dim() and value.shape[0] == rows else value.detach()
-    return _portable(own, name) if own.is_floating_point() else own.clone()
+    return _portable(value, name) if value.is_floating_point() else value
+
+
+def num_rows(given: Any) -> int:
+    """Return the number of rows of a call's arguments, or -1 where not all tensors have the same."""
+    tensors: list[torch.Tensor] = []
+    mapped(given, tensors.append)
+    sizes = {each.shape[0] for each in tensors if each.dim()}
+    is_square = any(size in each.shape[1:] for size in sizes for each in tensors)  # such as a graph's matrix
+    return sizes.pop() if len(sizes) == 1 and not is_square else -1
+
+
+def cut(given: Any, rows: int) -> Any:
+    """Return copies of tensors, of those that have `rows` rows a few of them."""
+
+    def few(value: torch.Tensor) -> torch.Tensor:
+        has_rows = value.layout != torch.sparse_coo and value.dim() and value.shape[0] == rows
+        return (value.detach()[:_ROWS] if has_rows else value.detach()).clone()
+
+    return mapped(given, few)
 
 
 def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Fp64Pass:
     """Return the pass over a few rows of one call's arguments, or why there is none."""
-    tensors: list[torch.Tensor] = []
-    mapped([list(given), named], tensors.append)
-    sizes = {each.shape[0] for each in tensors if each.dim()}
-    is_square = any(size in each.shape[1:] for size in sizes for each in tensors)  # such as a graph's matrix
-    rows = sizes.pop() if len(sizes) == 1 and not is_square else -1
     places = count()
-    few, keywords = mapped([list(given), named], lambda value: _few(value, rows, f"argument {next(places)}"))
+    taken = cut([list(given), named], num_rows([list(given), named]))
+    few, keywords = mapped(taken, lambda value: made_input(value, f"argument {next(places)}"))
     fed = {
         name: digest_array(host_array(value if value.layout == torch.strided else value.to_dense()))[:SHORT_DIGITS]
         for name, value in arguments(model.forward, tuple(few), keywords).items()

@@ -11,6 +11,7 @@ import enum
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from inspect import isfunction
 from typing import Any, Literal
 
 import numpy as np
@@ -42,12 +43,12 @@ def by_owner(
             yield f"{path}.{name}" if path else name, value
 
 
-def _is_closed(value: Any) -> bool:
+def is_closed(value: Any) -> bool:
     """Return whether a value contains nothing but tensors and plain values, which no call can change unseen."""
     if isinstance(value, dict):
-        return all(map(_is_closed, value.values()))
+        return all(map(is_closed, value.values()))
     if isinstance(value, (tuple, list)):
-        return all(map(_is_closed, value))
+        return all(map(is_closed, value))
     return isinstance(value, (torch.Tensor, *_PLAIN)) or callable(value)
 
 
@@ -65,6 +66,7 @@ def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
 
 _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes of each module: its parameters, buffers, children and hooks."""
+_HELD = _OF_TORCH - {"training"}
 
 
 class CallState:
@@ -73,7 +75,7 @@ class CallState:
     def __init__(self, module: nn.Module, given: Any, named: Any) -> None:
         self.buffers = {name: value.detach().clone() for name, value in by_owner(module, "named_buffers")}
         self._attributes = _attributes(module)
-        self._is_closed = _is_closed(given) and _is_closed(named)
+        self._is_closed = is_closed(given) and is_closed(named)
         in_place = any(getattr(each, "inplace", False) for each in module.modules())
         self.inputs = mapped((given, named), lambda value: value.detach().clone()) if in_place else None
         """Copies of the inputs, if the module may write over them."""
@@ -84,7 +86,7 @@ class CallState:
             return "is given an object that it may change"
         if self._attributes != _attributes(module):
             return "keeps values of its forward pass"
-        return "" if _is_closed(output) or hasattr(output, "logits") else "returns an object"
+        return "" if is_closed(output) or hasattr(output, "logits") else "returns an object"
 
 
 class OutsideUses(TorchFunctionMode):
@@ -178,13 +180,39 @@ def undisturbed(generators: Sequence[Any], drew: Callable[[], None]) -> Iterator
 
 @contextlib.contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Put the plain values that a module and its children keep back behind the context."""
+    """Put what a module and its children keep back behind the context: attributes, and the contents of containers."""
     kept = [
-        (each, {name: value for name, value in vars(each).items() if isinstance(value, _PLAIN)})
+        (vars(each), {name: (value, _content(value)) for name, value in vars(each).items() if name not in _HELD})
         for each in module.modules()
     ]
     try:
         yield
     finally:
-        for each, values in kept:
-            vars(each).update(values)
+        for own, values in kept:
+            for name in own.keys() - values.keys() - _HELD:
+                del own[name]
+            for name, (value, content) in values.items():
+                own[name] = value
+                if isinstance(value, list):
+                    value[:] = content
+                elif content is not None:
+                    value.clear()
+                    value.update(content)
+
+
+def _content(value: Any) -> Any:
+    """Return a copy of a plain container; `None` for other values."""
+    return value.copy() if type(value) in (list, dict, set) else None
+
+
+def replaced_function() -> str:
+    """Return the name of a torch function that a program has replaced, or "".
+
+    In a function mode torch calls such a function twice, and gives it private arguments.
+    """
+    for owner in (torch.nn.functional, torch.Tensor):
+        for name, value in vars(owner).items():
+            own = getattr(value, "__globals__", None)
+            if isfunction(value) and not str((own or {}).get("__name__")).startswith("torch"):
+                return f"{owner.__name__}.{name}"
+    return ""

@@ -105,6 +105,8 @@ def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 def regions(model: nn.Module, *, is_foreign: bool = False) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules to check: leaves, their blocks, and the whole model if it is known, or one of these itself."""
     for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # which takes no hooks
         if (not name and not is_foreign) or not any(list(child.children()) for child in module.children()):
             yield name, module
 

@@ -61,6 +61,8 @@ class ModuleCalls:
         """Hook all modules until the returned context exits."""
         hooks = ExitStack()
         for name, module in model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                continue  # which takes no hooks
             hooks.enter_context(module.register_forward_hook(partial(self._called, name or "model")))
         return hooks
 
