@@ -143,8 +143,9 @@ def _standstill(captured: CapturedEvidence, probe: ProbeEvidence, values: dict[s
         norm = (norms[step] if step < len(norms) else None) or 0.0
         is_updated = step < len(captured.updated) and captured.updated[step]
         pairs = [
-            marks for taps in values.values() if len(marks := [tap for tap in taps if tap.step in (before, step)]) > 1
-        ]
+            (known[before], known[step]) for taps in values.values()
+            if (known := {tap.step: tap for tap in taps}).keys() >= {before, step}
+        ]  # fmt: skip
         is_lost = rate < _LOST_RATE and all(first.dtype in _HALF_NAMES for first, *_ in pairs)
         is_due = is_updated and rate > 0 and norm > 0 and step not in proven and not is_lost
         if pairs and is_due and all(first.sha256 == last.sha256 for first, last in pairs):

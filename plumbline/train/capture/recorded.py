@@ -216,10 +216,12 @@ class RecordedStep:
         if check is not None and not self._is_skipped:
             for name, error in check.errors(group_rates(optimizer)):
                 self._found.append(Found("optimizer", name, check.kind, torch.float32, 1, error))
-        for group in optimizer.param_groups:
-            for value in group["params"]:
-                if value in self._names:
-                    self._open("optimizer", self._names[value], self._owner(self._names[value]), value)
+        held = {self._names[value]: value for group in optimizer.param_groups for value in group["params"]
+                if value in self._names}  # fmt: skip
+        # Of several updates within a step, the last one counts.
+        self._opened = [each for each in self._opened if each[0] != "optimizer" or each[1] not in held]
+        for name, value in held.items():
+            self._open("optimizer", name, self._owner(name), value)
 
     def leaves(self, output: Any, given: dict[str, Any]) -> None:
         """Keep what the definition of the loss reads."""

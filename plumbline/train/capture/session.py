@@ -136,6 +136,8 @@ class Capture:
         self._full: RecordedStep | None = None
         self._num_calls: int | None = None
         """Calls of the closure that an optimizer is given; `None` outside of its update."""
+        self._num_updating = 0
+        """Updates under way: hooks run again for a class that calls its parent's update."""
 
     def __enter__(self) -> Self:
         """Hook models and optimizers, and describe what is trained."""
@@ -239,7 +241,8 @@ class Capture:
 
     def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Handle the start of an update: a closure is called as before, and the update begins behind its first call."""
-        if self.is_done or self.loop.is_busy:
+        self._num_updating += 1
+        if self.is_done or self.loop.is_busy or self._num_updating > 1:
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first one is the optimizer
         if not callable(closure):
@@ -264,10 +267,13 @@ class Capture:
                 self._step.updates(optimizer)
 
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - a hook
+        self._num_updating -= 1
+        if self._num_updating:
+            return
+        self._num_calls = None
         if self.is_done or self.loop.is_busy or self._step is None:
             return
         with self.loop.aside("an update"):
-            self._num_calls = None
             self._step.is_updated = True
             self._step.weigh()
             if self._full is not None:
@@ -294,7 +300,7 @@ class Capture:
             if full is not None:
                 full.ends(batch, step.shown_loss)
             self.log.add(step, full)
-            self._num_calls = None
+            self._num_calls, self._num_updating = None, 0
         if self.log.num_steps >= self.loop.steps:
             self._write(None)
         else:

@@ -115,10 +115,19 @@ def lbfgs() -> Any:
     return model, optimizer, loop
 
 
+class _Own(torch.optim.Adam):
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
 def twice_in_a_closure() -> Any:
-    """Calls its model twice in the closure of an optimizer that calls it once, as a contrast of two views."""
+    """Calls its model twice in the closure of an optimizer that calls it once, as a contrast of two views.
+
+    The hooks of a class's update run also for that of the class from which it inherits.
+    """
     model = _net(nn.Tanh(), nn.Dropout(0.1))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    torch.optim.Adam(model.parameters())
+    optimizer = _Own(model.parameters(), 1e-2)
 
     def loop(run: Run) -> None:
         for images, _ in _data():
@@ -130,6 +139,22 @@ def twice_in_a_closure() -> Any:
                 return loss
 
             optimizer.step(closure)
+            run()
+
+    return model, optimizer, loop
+
+
+def several_updates() -> Any:
+    """Updates twice a step, as critics do."""
+    model = _net(nn.Tanh())
+    optimizer = torch.optim.Adadelta(model.parameters())
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            for rows, wanted in zip(images.split(3), labels.split(3), strict=True):
+                optimizer.zero_grad()
+                functional.cross_entropy(model(rows), wanted).backward()
+                optimizer.step()
             run()
 
     return model, optimizer, loop
@@ -432,9 +457,9 @@ def graph(*, sparse: bool = False) -> Any:
 SHAPES: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (
-        plain, batch_norm, micro_batches, evaluations, lbfgs, twice_in_a_closure, by_hand, adversaries, scaled,
-        within_autocast, sparse, recurrent, carried, second_order, experts, averaged, raising, noisy, checkpointed,
-        graph,
+        plain, batch_norm, micro_batches, evaluations, lbfgs, twice_in_a_closure, several_updates, by_hand, adversaries,
+        scaled, within_autocast, sparse, recurrent, carried, second_order, experts, averaged, raising, noisy,
+        checkpointed, graph,
     )
 } | {
     "sparse_graph": lambda: graph(sparse=True),
