@@ -91,6 +91,12 @@ def _folded(words: Any) -> Any:
     return words ^ ((words >> 32) & 0xFFFFFFFF) if words.itemsize == 8 else words
 
 
+def words_of(flat: torch.Tensor) -> torch.Tensor:
+    """Return the bits of a tensor's values as integers of their size, [elements]."""
+    words: torch.Tensor = _folded(flat.view(_WORDS[flat.element_size()]))
+    return words
+
+
 def host_lanes(array: NDArray[Any], start: int = 0) -> NDArray[np.int64]:
     """Return the checksum of a CPU tensor's values, int64 [64]; torch's own threads cost more than they save."""
     words = np.ascontiguousarray(array).reshape(-1).view(f"i{array.itemsize}")

@@ -172,7 +172,7 @@ def read_states() -> dict[str, bytes]:
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002 - libraries draw from the global generator
     states = {
-        "python": _words((version, *internal)) + struct.pack("<?d", gauss is not None, gauss or 0.0),
+        "python": struct.pack(f"<{len(internal) + 1}I?d", version, *internal, gauss is not None, gauss or 0.0),
         "numpy": str(name).encode() + _words(keys) + struct.pack("<IId", position, has_gauss, cached),
         "torch": torch.get_rng_state().numpy().tobytes(),
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,30 +18,40 @@ from plumbline.train.capture.evaluation import FirstEvaluation
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled, stored
-from plumbline.train.digests import checksum
+from plumbline.train.digests import checksum, host_array
 from plumbline.train.numerics import digest_states, read_states
 from plumbline.train.optimizers import group_rates
 from plumbline.train.watch.calls import first_tensor
 
 _SAMPLED = 16
 """Tensors of which each step sums the first values, spread over the model: what trains, moves some of them."""
-_LONGEST = 1 << 20
+_LONGEST, _SUMMED = 1 << 20, 256
 _REMEMBERED = 64
 """Number of last outputs that are known as such when they are given again."""
 
 
 @cache
-def _signs(size: int, device: torch.device) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(size)
-    return (torch.randint(0, 2, (size,), generator=generator) * 2 - 1).double().to(device)
+def _signs(device: torch.device) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(8)
+    return (torch.randint(0, 2, (_LONGEST,), generator=generator) * 2 - 1).float().to(device)
 
 
 def float_sketch(value: torch.Tensor) -> torch.Tensor:
-    """Return eight signed sums of a tensor's values, fp64, without a synchronisation."""
-    flat = stored(value).reshape(-1)[:_LONGEST].double()
-    flat = flat * _signs(len(flat), flat.device)
-    padded = torch.nn.functional.pad(flat, (0, -len(flat) % 8))
-    return padded.reshape(8, -1).sum(1)
+    """Return eight signed sums of a tensor's first 2^20 values, fp64, without a synchronisation.
+
+    At most 256 values are summed in fp32. A CPU reads them without torch's threads, which a busy machine holds up.
+    """
+    flat = stored(value).reshape(-1)[:_LONGEST]
+    flat = flat.float() if flat.element_size() < 4 else flat
+    width = max(1, min(_SUMMED, -(-len(flat) // 8)))
+    if lacking := -len(flat) % (8 * width):
+        flat = nn.functional.pad(flat, (0, lacking))
+    parts, own = flat.reshape(-1, width), _signs(flat.device)[: len(flat)].reshape(-1, width)
+    if flat.device.type == "cpu":
+        sums = torch.from_numpy(np.einsum("ij,ij->i", host_array(parts), own.numpy()))
+    else:
+        sums = (parts * own).sum(1)
+    return sums.reshape(8, len(sums) // 8).sum(1, dtype=torch.float64)
 
 
 @dataclass
@@ -61,8 +72,7 @@ class CapturedStep:
     def __init__(self, run: Loop, log: Steps) -> None:
         self._run, self._log, self.step = run, log, log.num_steps
         self.generators = {name: each[:SHORT_DIGITS] for name, each in digest_states(read_states()).items()}
-        self.is_training = all(module.training for module in run.model.modules() if module is not run.model)
-        self.is_training &= run.model.training or isinstance(run.model, nn.ModuleDict)
+        self.is_training = all(module.training for module in log.modules)
         self.passes: list[_Pass] = []
         self.logits_dtype = self.loss_dtype = ""
         self.rates: tuple[float, ...] = ()
@@ -156,6 +166,9 @@ class Steps:
         """Parameters of which each step sums the first values."""
         floats = [value for value in run.model.buffers() if value.is_floating_point()]
         self.moving = floats[:: max(1, len(floats) // _SAMPLED)]
+        several = isinstance(run.model, nn.ModuleDict)
+        self.modules = [module for module in run.model.modules() if module is not run.model or not several]
+        """All modules of the loop's own."""
         self.steps: list[CapturedStep] = []
         self.full: list[RecordedStep] = []
         self.evaluations: list[tuple[int, torch.Tensor]] = []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -12,6 +16,7 @@ import plumbline
 from plumbline.records import LoadedRecord
 from plumbline.train.capture import capture
 from plumbline.train.capture.steps import float_sketch
+from plumbline.train.capture.tensors import arguments, sampled
 
 STEPS = 5
 
@@ -66,3 +71,56 @@ def test_a_carried_state_is_no_input(tmp_path: Path) -> None:
     assert captured is not None
     assert captured.inputs["hx"][1:] == (None,) * (STEPS - 1)
     assert all(captured.inputs["input"])
+
+
+def decorated(forward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(forward)
+    def wrapper(*given: Any, **named: Any) -> Any:
+        return forward(*given, **named)
+
+    return wrapper
+
+
+class Named(nn.Module):
+    def forward(self, rows: Any, mask: Any = None, *more: Any, **named: Any) -> None: ...
+
+    @decorated
+    def wrapped(self, rows: Any, mask: Any = None) -> None: ...
+
+
+MODULE = Named()
+HOOKED = functools.update_wrapper(functools.partial(Named.wrapped, MODULE), MODULE.wrapped)
+
+
+@pytest.mark.parametrize(
+    ("forward", "given", "names"),
+    [
+        (MODULE.forward, (1, 2), ["rows", "mask"]),
+        (MODULE.forward, (1, 2, 3), ["rows", "mask", "args"]),
+        (MODULE.wrapped, (1, 2), ["rows", "mask"]),
+        (decorated(MODULE.wrapped), (1, 2), ["rows", "mask"]),
+        (HOOKED, (1, 2), ["rows", "mask"]),
+        (lambda rows: rows, (1,), ["rows"]),
+        (functools.partial(MODULE.forward), (1, 2), ["0", "1"]),
+    ],
+)  # fmt: skip
+def test_an_argument_has_the_name_of_its_signature(
+    forward: Callable[..., Any], given: tuple[int, ...], names: list[str]
+) -> None:
+    assert list(arguments(forward, given, {})) == names
+    assert arguments(forward, given[:1], {"more": 9}) == {names[0]: 1, "more": 9}
+
+
+def test_a_sample_reads_a_tensor_in_its_own_order() -> None:
+    values = [torch.randn(70, 90), torch.randn(3, 5), torch.randn(()), torch.randn(6, 4, 3, 3).bfloat16()]
+    device = torch.device("cpu")
+    for tensor in values:
+        changed = tensor.clone()
+        changed.view(-1)[min(63, tensor.numel() - 1)] += 1
+        assert not torch.equal(sampled([tensor], device), sampled([changed], device))
+        if tensor.dim() > 1:
+            transposed = tensor.transpose(0, -1).contiguous().transpose(0, -1)
+            assert not transposed.is_contiguous()
+            assert torch.equal(sampled([tensor], device), sampled([transposed], device))
+    assert not torch.equal(sampled(values, device), sampled(values[::-1], device))
+    assert torch.equal(sampled([None, values[0]], device), sampled(values[:1], device))
