@@ -59,18 +59,18 @@ def gradient(pair: Pair, step: int) -> Mismatch | None:
     at, numbers = Divergence(stage="gradient", step=step, at=first.reference.name), first.numbers
     metric = fact("gradient.error", name=at.at, step=step)
     detail = fact("gradient.over", num=len(over), total=len(errors))
-    likely = _suspicion(pair, over, len(errors))
+    likely = _suspicion(pair, over, len(errors), has_loss=pair.common[step][0].loss is not None)
     return differs(at, "probe.gradient", metric, likely, basis="computed", detail=detail, **numbers)
 
 
-def _suspicion(pair: Pair, over: list[TapError], count: int) -> Suspicion:
+def _suspicion(pair: Pair, over: list[TapError], count: int, *, has_loss: bool) -> Suspicion:
     names = tuple(error.reference.name for error in over)
     scale = _scale(pair, over)
     lines = [fact("gradient.differ", num=len(over), total=count, largest=max(error.error for error in over))]
     if scale is not None and scale.residual < limits.SAME_RATIO:
         why = fact("gradient.factor", factor=scale.factor)
     else:
-        why = fact("gradient.different")
+        why = fact("gradient.different" if has_loss else "gradient.different-loss")
     return Suspicion("gradient", why, tuple(lines), names)
 
 

@@ -152,6 +152,20 @@ def test_a_record_of_another_loop_is_no_pair(runs: Path, tmp_path: Path) -> None
     assert said(judgement.findings[0].metric) == "SHA-256 of the spec"
 
 
+def test_a_loss_that_was_not_recorded_is_not_said_to_be_equal(tmp_path: Path) -> None:
+    for power in (2, 3):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 6))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        with plumbline.capture(tmp_path / str(power), model, optimizer, steps=1) as run:
+            model(torch.rand(4, 6)).abs().pow(power).sum().backward()
+            optimizer.step()
+            run.step()
+    judgement = plumbline.compare(*(plumbline.read_record(tmp_path / name) for name in "23"), throughput=False)
+    assert judgement.causes[0].code == "gradient"
+    assert "the loss, which was not recorded" in said(judgement.causes[0].why)
+
+
 class _Centred(nn.Module):
     """Subtracts a mean, which makes a relative error of its input ten times as large."""
 
