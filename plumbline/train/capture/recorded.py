@@ -178,7 +178,8 @@ class RecordedStep:
                 name: (digest_tensors({"": each}), digest_tensors({"": native[name]})) for name, each in named.items()
                 if bool((each != each.reshape(-1)[:1]).any())  # an equal one of a mean's bias says nothing
             }  # fmt: skip
-        ratio, deviation, odd = _factor(mean, native)
+        units = {self._names[value]: torch.finfo(each.dtype).eps / 2 for value, each in seen.items()}
+        ratio, deviation, odd = _factor(mean, native, units)
         self.gradient_norm, self.seen_norm = (_norm(each) for each in (mean, native))
         self._is_skipped = not math.isfinite(self.gradient_norm)
         apart: list[tuple[int, str]] = []
@@ -192,7 +193,7 @@ class RecordedStep:
             owned = ranks.gather({name: float(each.sum()) for name, each in named.items()})
             own_equal = bool(apart) and all(owned[rank][name] == owned[0][name] for rank, name in apart)
             without = {name: (total[name] - named[name]) / ranks.world for name in named}
-            off = ranks.gather(_factor(without, native)[1])
+            off = ranks.gather(_factor(without, native, units)[1])
             absent = [rank for rank, each in enumerate(off) if each < _ONE_FACTOR < deviation]
         is_clipped = deviation <= _ONE_FACTOR and 0 < ratio < 1 - _ONE_FACTOR
         self.exchange = Exchange(
@@ -307,8 +308,13 @@ def _norm(tensors: Mapping[str, torch.Tensor]) -> float:
     return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(each) for each in tensors.values()])))
 
 
-def _factor(own: Mapping[str, torch.Tensor], seen: Mapping[str, torch.Tensor]) -> tuple[float, float, str]:
-    """Return the factor of most parameters, the largest relative distance from it, and the parameter where that is."""
+def _factor(
+    own: Mapping[str, torch.Tensor], seen: Mapping[str, torch.Tensor], units: Mapping[str, float]
+) -> tuple[float, float, str]:
+    """Return the factor of most parameters, the largest relative distance from it, and the parameter where that is.
+
+    A distance begins behind one rounding in the parameter's format, which is at most its unit.
+    """
     names = list(own)
     dots = torch.stack([(own[name] * seen[name]).sum() for name in names])
     squares = torch.stack([own[name].square().sum() for name in names])
@@ -317,5 +323,6 @@ def _factor(own: Mapping[str, torch.Tensor], seen: Mapping[str, torch.Tensor]) -
     least = 1e-3 * max(_norm(seen), 1e-300) / len(names)
     off = torch.stack([(seen[name] - own[name] * ratio).norm() for name in names])
     shares = off / torch.stack([seen[name].norm() for name in names]).clamp_min(least)
+    shares = (shares - shares.new_tensor([units[name] for name in names])).clamp_min(0.0)
     worst = int(shares.argmax())
     return ratio, float(shares[worst]), names[worst]

@@ -152,6 +152,23 @@ def test_a_record_of_another_loop_is_no_pair(runs: Path, tmp_path: Path) -> None
     assert said(judgement.findings[0].metric) == "SHA-256 of the spec"
 
 
+def test_clipping_in_half_precision_is_one_factor(tmp_path: Path) -> None:
+    for clipped in ("plain", "clipped"):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(6, 40), nn.Linear(40, 3)).to(torch.bfloat16)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        with plumbline.capture(tmp_path / clipped, model, optimizer, steps=1) as run:
+            model(torch.rand(4, 6).bfloat16()).square().mean().backward()
+            if clipped == "clipped":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+            optimizer.step()
+            run.step()
+    sides = [plumbline.read_record(tmp_path / name) for name in ("plain", "clipped")]
+    judgement = plumbline.compare(*sides, throughput=False)
+    assert judgement.first_divergence is not None
+    assert (judgement.first_divergence.stage, judgement.first_divergence.at) == ("clipped", "clipping")
+
+
 def test_a_loss_that_was_not_recorded_is_not_said_to_be_equal(tmp_path: Path) -> None:
     for power in (2, 3):
         torch.manual_seed(1)
