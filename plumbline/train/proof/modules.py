@@ -86,6 +86,15 @@ def read(found: list[Found]) -> tuple[list[ProofError], dict[str, str]]:
     return listed, {each.name: "not finite in fp64, or not twice the same" for each, error in pairs if error == NO_FORM}
 
 
+def _when_changed(output: torch.Tensor, see: Callable[[torch.Tensor], None]) -> None:
+    """Call `see` with an output's gradient as the hooks on this tensor leave it, which a foreign loop adds later."""
+    node, place = output.grad_fn, output.output_nr
+    if node is None:
+        output.register_hook(see)
+    else:
+        node.register_prehook(lambda found: None if found[place] is None else see(found[place]))
+
+
 def unit_of(dtype: torch.dtype) -> float:
     """Return the largest relative error of one rounding to `dtype`."""
     return float(torch.finfo(dtype).eps) / 2
@@ -349,7 +358,8 @@ class ModuleProofs:
         if native.requires_grad and self._uses is not None and several(output):
             self.lost.setdefault(name or "model", "several outputs have gradients")
         elif native.requires_grad and (name or self._uses is not None):
-            native.register_hook(partial(self._passed, call))
+            watch = native.register_hook if self._uses is None else partial(_when_changed, native)
+            watch(partial(self._passed, call))
             for place, alias in enumerate(self._aliases if weight is not None else ()):
                 alias.register_hook(partial(self._reached, call, place))
 
