@@ -30,7 +30,6 @@ def _train(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, fault: str 
     return [*(each for each in tensors if isinstance(each, torch.Tensor)), torch.get_rng_state()]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", FURTHER)
 def test_a_further_loop_trains_the_same_bits_and_its_fault_is_named(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
