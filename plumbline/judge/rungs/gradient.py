@@ -69,8 +69,10 @@ def _suspicion(pair: Pair, over: list[TapError], count: int, *, has_loss: bool) 
     lines = [fact("gradient.differ", num=len(over), total=count, largest=max(error.error for error in over))]
     if scale is not None and scale.residual < limits.SAME_RATIO:
         why = fact("gradient.factor", factor=scale.factor)
+    elif has_loss:
+        why = fact("gradient.different")
     else:
-        why = fact("gradient.different" if has_loss else "gradient.different-loss")
+        why = fact("gradient.different-loss")
     return Suspicion("gradient", why, tuple(lines), names)
 
 
