@@ -240,7 +240,10 @@ def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch
     code, is_shown = first.suspicions[0].code, first.suspicions[0].shown
     causes = [
         replace(cause, at=first.at.replace(at=cause.at.at))
-        if not is_shown and cause.suspicions[0].shown and cause.suspicions[0].code == code and cause.at.step != step
+        if not is_shown
+        and cause.suspicions[0].shown
+        and cause.suspicions[0].code == code
+        and (cause.at.step or 0) > (step or 0)
         else cause
         for cause in causes
     ]
