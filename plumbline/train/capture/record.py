@@ -205,9 +205,7 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     unknown += [f"throughput: fewer than {_LEAST_TIMED} timed steps"] if speed is None else []
     unknown += ["the update: no optimizer ran"] if run.optimizers and not any(s.is_updated for s in log.steps) else []
     unknown += ["the loss"] if all(loss is None for loss in probe.losses) else []
-    # Until an update, what is left of earlier steps is accumulated; that of a loop's own is not seen.
-    stale = [(full.step, full.stale) for full in log.full
-             if full.stale and (log.steps[full.step - 1].is_updated or not run.optimizers)]  # fmt: skip
+    stale = [(full.step, full.stale) for full in log.full if full.stale]
     first = log.full[0] if log.full else None
     captured = CapturedEvidence(
         identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),

@@ -39,8 +39,11 @@ class RecordedStep:
     """Hooks on modules and parameters for one step, and what they saw."""
 
     def __init__(
-        self, run: Loop, step: int, definition: Definition | None, *, is_watched: bool, is_proven: bool
-    ) -> None:
+        self, run: Loop, step: int, definition: Definition | None, *, is_watched: bool, is_proven: bool,
+        is_accumulating: bool,
+    ) -> None:  # fmt: skip
+        """Prepare; `is_accumulating`: no optimizer ran since the step before, whose gradients stay on purpose."""
+        self._is_accumulating = is_accumulating
         self._loss = DefinedLoss(run, definition) if definition is not None and is_proven else None
         self._run, self.step, self._is_watched, self._is_proven = run, step, is_watched, is_proven
         self._names: dict[torch.Tensor, str] = {
@@ -105,7 +108,7 @@ class RecordedStep:
     @property
     def stale(self) -> str:
         """Return the first parameter whose update contains a gradient of an earlier step, or ""."""
-        return next(iter(self._left), "")
+        return "" if self._is_accumulating else next(iter(self._left), "")
 
     def _keep(self, parameter: torch.Tensor) -> None:
         with self._run.aside("a gradient"):
@@ -154,8 +157,9 @@ class RecordedStep:
         is_alone = len(self._run.optimizers) == 1
         own = {value: each for value, each in self._own.items() if is_alone or value in held}
         if self._modules is not None:
-            self._modules.lost |= dict.fromkeys(self._left, "keeps a gradient of an earlier step")
-            fresh = {value: each for value, each in own.items() if self._names[value] not in self._left}
+            left = self._left if self._is_accumulating else {}
+            self._modules.lost |= dict.fromkeys(left, "keeps a gradient of an earlier step")
+            fresh = {value: each for value, each in own.items() if self._names[value] not in left}
             self._modules.gradients(self._names, 1.0, fresh)
         self._compare(own, {value: value.grad for value in own if value.grad is not None})
         if self._is_proven:

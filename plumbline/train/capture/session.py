@@ -185,8 +185,12 @@ class Capture:
         if step in self._recorded:
             with self.loop.aside("tensors"):
                 is_proven = self._rerun is None  # no imposed value is what its definition gives
-                watched = not self._is_compiled
-                self._full = RecordedStep(self.loop, step, self._definition, is_watched=watched, is_proven=is_proven)
+                # A loop's own updates are not seen.
+                is_accumulating = bool(step and self.loop.optimizers) and not self.log.steps[-1].is_updated
+                self._full = RecordedStep(
+                    self.loop, step, self._definition, is_watched=not self._is_compiled, is_proven=is_proven,
+                    is_accumulating=is_accumulating,
+                )  # fmt: skip
                 self._step_hooks.enter_context(self._full.hooked())
         for key, root in self._roots.items():  # around the hooks of the step, which see the root's own call
             enter = self._step_hooks.enter_context
