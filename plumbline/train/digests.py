@@ -156,7 +156,7 @@ def digest_of(dtype: torch.dtype, shape: Sequence[int], sums: NDArray[np.int64])
 
 def digest_each(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """Return each tensor's digest, with one device-to-host copy."""
-    sums = host_arrays([lanes(tensor.detach()) for tensor in tensors.values()])
+    sums = host_arrays([lanes(whole_tensor(tensor)) for tensor in tensors.values()])
     found = zip(tensors.items(), sums, strict=True)
     return {name: digest_of(tensor.dtype, tensor.shape, each) for (name, tensor), each in found}
 

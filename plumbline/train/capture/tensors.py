@@ -99,7 +99,8 @@ def sampled(tensors: Iterable[torch.Tensor | None], device: torch.device) -> tor
     formats: dict[torch.dtype, list[torch.Tensor]] = {}
     for value in tensors:
         if value is not None and value.layout == torch.strided and value.numel():
-            formats.setdefault(value.dtype, []).append(_first(value))
+            own = value.to_local() if hasattr(value, "to_local") else value  # this process's part of a sharded one
+            formats.setdefault(value.dtype, []).append(_first(own))
     total = torch.zeros(_WORDS, dtype=torch.int64, device=device)
     for values in formats.values():
         factors, lane = _factors(tuple(map(len, values)), device)

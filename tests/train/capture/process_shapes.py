@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn import functional as collective
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -198,7 +200,14 @@ def uneven(rank: int) -> Loop:
     return whole, optimizer, loop
 
 
-SHAPES = {each.__name__: each for each in (gathered, parallel, stages, halves, independent, uneven)}
+def sharded(rank: int) -> Loop:
+    """Weights in shards, by FSDP2."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 3))
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    return _trains(model, rank, functional.cross_entropy)
+
+
+SHAPES = {each.__name__: each for each in (gathered, parallel, stages, halves, independent, uneven, sharded)}
 FAULTS = {each.__name__: each for each in (unclipped,)}
 
 

@@ -31,7 +31,9 @@ def test_two_processes_train_the_same_bits_and_their_record_passes(name: str, tm
     assert [_digests(name, str(tmp_path / folder)) for folder in ("a", "b")] == [plain, plain]
     first, second = (plumbline.read_record(tmp_path / folder) for folder in ("a", "b"))
     assert plumbline.compare(first, second, throughput=False).verdict == "pass"
-    assert plumbline.judge_alone(first).verdict == "pass"
+    assert plumbline.judge_alone(first).verdict == (
+        "inconclusive" if name == "sharded" else "pass"
+    )  # nothing is proven
     captured = first.record.evidence.captured
     assert captured is not None
     assert not [why for why in captured.unknown if "Error" in why]
