@@ -23,6 +23,8 @@ CODE = Path(__file__).parents[3]
 KEPT = Path(__file__).parent / "kept"
 RELEASES = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 LATER = "0.2.0"
+PAIRS = (("one", "two", "data.labels"), ("loop-one", "loop-two", "schedule"))
+"""Records of the trainer and of a captured loop, with the cause that the second one shows."""
 OF_THE_COPY = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -31,7 +33,7 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr
 
 
 def unpack(release: str, folder: Path) -> Path:
-    for name in ("one", "two"):
+    for name in (name for pair in PAIRS for name in pair[:2]):
         with tarfile.open(KEPT / release / f"{name}.tar.xz") as packed:
             packed.extractall(folder, filter="data")
     return folder
@@ -42,11 +44,14 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return unpack(request.param, tmp_path)
 
 
-def test_a_release_s_records_are_judged(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(kept / "one"), str(kept / "one")]) == 0
-    assert main(["compare", str(kept / "one"), str(kept / "two"), "--json"]) == 1
+@pytest.mark.parametrize(("one", "two", "code"), PAIRS)
+def test_a_release_s_records_are_judged(
+    kept: Path, one: str, two: str, code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(kept / one), str(kept / one)]) == 0
+    assert main(["compare", str(kept / one), str(kept / two), "--json"]) == 1
     answer = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
-    assert [cause["code"] for cause in answer["causes"]] == ["data.labels"]
+    assert [cause["code"] for cause in answer["causes"]] == [code]
 
 
 def gone(given: Any, read: Any, place: str = "") -> list[str]:
@@ -60,7 +65,7 @@ def gone(given: Any, read: Any, place: str = "") -> list[str]:
 
 
 def test_a_field_that_left_is_named_in_the_changelog(kept: Path) -> None:
-    for name in ("one", "two"):
+    for name in (name for pair in PAIRS for name in pair[:2]):
         path = kept / name / RECORD_NAME
         left = set(gone(json.loads(path.read_bytes()), json.loads(parse_record(path).model_dump_json())))
         named = re.findall(r"^- Removed: `([^`]+)`", (CODE / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
@@ -105,17 +110,18 @@ path.write_text(json.dumps(content))
 """
 
 
+@pytest.mark.parametrize(("first", "second", "code"), PAIRS)
 def test_a_later_release_with_other_fields_judges_these_records_and_its_own_are_judged_here(
-    kept: Path, later: Path
+    kept: Path, later: Path, first: str, second: str, code: str
 ) -> None:
-    one, two = str(kept / "one"), str(kept / "two")
+    one, two = str(kept / first), str(kept / second)
     passed = by_later(later, JUDGE, "compare", one, one)
     assert (passed.returncode, passed.stderr) == (0, "")
     drifted = by_later(later, JUDGE, "compare", one, two)
-    assert (drifted.returncode, "data.labels" in drifted.stdout, drifted.stderr) == (1, True, "")
+    assert (drifted.returncode, code in drifted.stdout, drifted.stderr) == (1, True, "")
     written = by_later(later, WRITE, two)
     assert written.returncode == 0, written.stderr
-    content = json.loads((kept / "two" / RECORD_NAME).read_bytes())
+    content = json.loads((kept / second / RECORD_NAME).read_bytes())
     assert {"weather"} <= content.keys() - RunRecord.model_fields.keys()
     assert (content["fingerprint"]["rack"], "part" in content["exit"]) == ("", False)
     assert main(["compare", two, two]) == 0
