@@ -99,7 +99,7 @@ def walk(pair: Pair) -> Walk:
     apart = next((standing for standing in standings if standing.likeness != "equal"), None)
     given = sorted(_given(pair), key=attrgetter("position"))
     given = _without_consequences(given) if captured(pair.candidate.record.spec) else given
-    causes = _with_first(given, first_beyond(pair, standings, apart))
+    causes = with_first(given, first_beyond(pair, standings, apart))
     if rounding and not causes and (format_ := other_format(pair, "probe")) is not None:
         causes = [format_]
     if causes and (apart is None or _is_at_or_before(causes[0], apart)):
@@ -224,7 +224,7 @@ def evaluated(pair: Pair, log: Mismatch | None, *, loss: bool = True) -> Mismatc
     return found or miscounted(pair, "learn", loss=loss)
 
 
-def _with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch]:
+def with_first(causes: list[Mismatch], first: Mismatch | None) -> list[Mismatch]:
     """Add the first computed mismatch, unless another cause explains it."""
     if first is None:
         return causes

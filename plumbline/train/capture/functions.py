@@ -132,7 +132,6 @@ def called_functions(model: nn.Module, given: tuple[Any, ...], named: dict[str, 
         ):  # fmt: skip
             functional_call(model, buffers, tuple(few), keywords, tie_weights=False)
     except MODULE_ERRORS as error:
-        kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-        return FunctionCalls(lost=f"{kind}{error}".splitlines()[0][:300])
+        return FunctionCalls(lost=f"{type(error).__name__}: {error}".splitlines()[0][:300])
     lost = f"the calls behind the first {MAX_CALLS}" if len(seen.calls) > MAX_CALLS else ""
     return FunctionCalls(calls=tuple(seen.calls[:MAX_CALLS]), lost=lost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plumbline.judge.mismatches import Suspicion, differs
-from plumbline.judge.walk import _with_first
+from plumbline.judge.walk import with_first
 from plumbline.schema.verdict import Divergence
 
 
@@ -15,5 +15,5 @@ def test_a_shown_cause_moves_to_an_earlier_step_alone(shown_at: int, first_at: i
     shown = differs(own, "captured.forward", "x", Suspicion("operator", "formula", shown=True))
     guess = Suspicion("operator", "output")
     first = differs(Divergence(stage="forward", step=first_at, at="logits"), "probe.bits", "x", guess, basis="computed")
-    found = _with_first([shown], first)[0]
+    found = with_first([shown], first)[0]
     assert (found.at.step, found.at.at) == (step, "norm")
