@@ -131,6 +131,20 @@ def test_platforms_with_the_same_equalities_share_one_line():
     assert second.startswith("gcp: equal to the last bit at every step of the probe: batches, losses")
 
 
+def test_losses_that_a_loop_does_not_show_are_not_called_different():
+    given = {name: without_losses(record(name)) for name in ("aws", "azure")}
+    view = made_view(verdict_of("pass", {name: passing() for name in given}), given, reference="aws")
+    assert view.workloads[0].words == (
+        "azure: equal to the last bit at every step of the probe: batches and weights after every step",
+    )
+
+
+def without_losses(loaded):
+    evidence = loaded.record.evidence
+    probe = evidence.probe.replace(losses=(None,) * len(evidence.probe.losses))
+    return replace(loaded, record=loaded.record.replace(evidence=evidence.replace(probe=probe)))
+
+
 def test_three_platforms_and_one_of_them_cannot_be_judged():
     broken = PlatformResult(verdict="invalid", findings=(finding("record", "invalid", detail="rows.parquet is cut"),))
     verdict = verdict_of("invalid", {"aws": passing(), "azure": drifted(), "gcp": broken})
