@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -231,6 +232,7 @@ def train(name: str, folder: str | None) -> None:
 if __name__ == "__main__":
     dist.init_process_group("gloo")
     train(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)
+    gc.collect()  # hooks of FSDP2 and their model hold each other
     # torch 2.13 may abort or hang if a model of its processes lives here, with and without a record.
     dist.barrier()
     dist.destroy_process_group()
