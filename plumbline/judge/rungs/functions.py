@@ -75,7 +75,7 @@ def _sides(pair: Pair) -> tuple[FunctionCalls, FunctionCalls] | None:
 
 
 def named_by_calls(pair: Pair, mismatch: Mismatch) -> Mismatch:
-    """Add to a difference of the first step the different call of its own module, or of one within or around it."""
+    """Return a difference of the first step with the call that differs in its module, or in a child or parent."""
     sides = _sides(pair)
     if sides is None or mismatch.at.step or mismatch.stage not in ("forward", "gradient"):
         return mismatch

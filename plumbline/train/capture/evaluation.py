@@ -1,4 +1,4 @@
-"""First pass in evaluation mode between the steps of a loop: a module that draws dropout there is told."""
+"""First pass in evaluation mode between the steps of a loop, and the modules that draw dropout in it."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class Capture:
         known = ranks.gather(own)
         if len(set(known)) == 1:
             return ranks
-        if len({each for each, _ in known}) == 1:  # in a group of its own, no call meets one of the loop's
+        if len({each for each, _ in known}) == 1:  # its own group: no collective of ours meets one of the loop's
             self.loop.parts = replace(ranks, control=dist.new_group(backend="gloo", timeout=_LONGEST_WAIT))
         self.loop.unknown.setdefault("exchange and other processes: each holds parameters of its own")
         return Ranks(rank=dist.get_rank(), device=device)

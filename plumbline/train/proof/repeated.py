@@ -157,7 +157,7 @@ def _are_wide(values: Any) -> bool:
 
 
 def _widened(result: Any) -> Any:
-    """Mark a result as one in fp32; a conversion gives an object of its own, as it natively does."""
+    """Mark a result as fp32. A view of it is marked, as a native conversion returns a new tensor."""
     if not isinstance(result, torch.Tensor):
         return result
     wide = result.view_as(result)
