@@ -150,10 +150,10 @@ def limit_memory(record: R) -> R:
     return record
 
 
-def load_record(folder: Path) -> LoadedRecord:
+def load_record(folder: Path | str) -> LoadedRecord:
     """Load the record in `folder`, verifying its files' digests."""
-    record = read_record(folder)
-    return LoadedRecord(record, folder, sha256=digest_file(folder / RECORD_NAME))
+    folder = Path(folder)
+    return LoadedRecord(read_record(folder), folder, sha256=digest_file(folder / RECORD_NAME))
 
 
 def _read_rows(path: Path, spec: RunSpec | CapturedSpec) -> Arrays:

@@ -12,6 +12,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from inspect import isfunction
+from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -208,11 +209,17 @@ def _content(value: Any) -> Any:
 def replaced_function() -> str:
     """Return the name of a torch function that a program has replaced, or "".
 
-    In a function mode torch calls such a function twice, and gives it private arguments.
+    Only a replacement that may call torch's own function counts. In a function mode torch calls it twice, and gives
+    it private arguments.
     """
     for owner in (torch.nn.functional, torch.Tensor):
         for name, value in vars(owner).items():
             own = getattr(value, "__globals__", None)
-            if isfunction(value) and not str((own or {}).get("__name__")).startswith("torch"):
+            if isfunction(value) and not str((own or {}).get("__name__")).startswith("torch") and _uses_names(value):
                 return f"{owner.__name__}.{name}"
     return ""
+
+
+def _uses_names(function: FunctionType) -> bool:
+    """Return whether a function may call another one: `Tensor.cuda = lambda self: self` calls none."""
+    return bool(function.__code__.co_names or function.__code__.co_freevars)

@@ -226,6 +226,16 @@ class Softened(nn.Module):
         return functional.softmax(self.inner(rows), dim=-1)
 
 
+class Moved(nn.Sequential):
+    """Written for a card, and run on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(6, 6), nn.GELU())
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows.cuda())
+
+
 class Drawing(nn.Module):
     """Draws its own noise, writes over its input, and calls its modules within a mode of its own."""
 
@@ -241,7 +251,7 @@ class Drawing(nn.Module):
 
 HOSTILE: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "keeps": (Kept, ""), "scripted": (_scripted, ""), "compiled": (_compiled, ""),
-    "replaced": (Softened, "torch.nn.functional.softmax is replaced"), "draws": (Drawing, ""),
+    "replaced": (Softened, "torch.nn.functional.softmax is replaced"), "draws": (Drawing, ""), "moved": (Moved, ""),
 }  # fmt: skip
 """Modules, and why their functions are unknown."""
 
@@ -275,6 +285,8 @@ def test_no_function_that_is_listed_changes_a_bit_of_the_training(
     own = functional.softmax
     if name == "replaced":  # without the private arguments of torch's own
         monkeypatch.setattr(functional, "softmax", lambda value, dim: own(value * 1.5, dim=dim))
+    if name == "moved":  # by a function that calls nothing
+        monkeypatch.setattr(torch.Tensor, "cuda", lambda value: value)
     plain, seen = _state(make, None), _state(make, tmp_path)
     assert all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
     record = plumbline.read_record(tmp_path)
@@ -282,6 +294,7 @@ def test_no_function_that_is_listed_changes_a_bit_of_the_training(
     assert not [why for why in record.record.evidence.captured.unknown if "Error" in why]
     functions = _functions(record)
     assert functions.lost == lost
+    assert all("is replaced" in proof.lost for proof in record.record.evidence.probe.proofs) == bool(lost)
     assert lost or {"linear", "dropout", "batch_norm"} <= {call.name for call in functions.calls}
 
 
