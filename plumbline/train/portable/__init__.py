@@ -1,1 +1,1 @@
-"""Portable arithmetic: training with bitwise equal results on every device."""
+"""Windows: steps of a training in fp64, whose numbers are equal on every device."""
