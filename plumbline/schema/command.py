@@ -22,13 +22,12 @@ class CommandWorkload(Model):
 
     command: str = Field(min_length=1, max_length=4096)
     """The command, such as `python train.py`: its words are split as a shell does, and no shell runs it. `python` is
-    the platform's. The record's folder, name, seed and number of steps come from the suite, whatever the script
-    says."""
+    the platform's."""
     files: dict[Key, str] = Field(default={}, max_length=MAX_FILES)
-    """Files that the command needs, relative to the suite: a list, such as `["train.py", "config.yaml"]`. A training
-    gets fresh copies, checked by digest, in the folder where it runs."""
+    """Files that the command needs, relative to the suite, such as `["train.py", "config.yaml"]`. A training gets fresh
+    copies, checked by digest, in the folder where it runs."""
     data: Name | None = None
-    """A dataset, whose files the variable PLUMBLINE_DATA names the folder of."""
+    """A dataset; the variable PLUMBLINE_DATA names the folder of its files."""
     task: Task = "sequence-classification"
     """What the rows of `data` are built for."""
     steps: int = Field(default=20, ge=1, le=MAX_CAPTURED)

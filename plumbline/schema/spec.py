@@ -131,7 +131,7 @@ class ProbeSpec(Model):
     """Probe settings: a short strict run without dropout, on fixed batches."""
 
     steps: int = Field(default=20, ge=1, le=200)
-    """Rounding doubles about every 9 steps: more than 20 say little more."""
+    """More than 20 say little more, as rounding doubles about every 9 steps."""
     precision: Precision = "fp32"
     """Of the arithmetic."""
     attention: Attention = "eager"
@@ -183,14 +183,13 @@ class SpeedSpec(Model):
     padding: Literal["fixed", "longest", "packed"] = "fixed"
     """`"longest"` cuts each global batch at its longest row, rounded up to a multiple of 8. `"packed"` puts several
     texts into one row, each with its own positions, attending to itself alone: for `task = "masked-lm"` and the family
-    BERT, with `sdpa` or `eager` and without `compile`. Other combinations are refused: a row of several texts has one
-    class only in transformers, and its attention without padding is for decoders."""
+    BERT only, with `sdpa` or `eager` and without `compile`."""
     data_workers: int = Field(default=0, ge=0, le=64)
     """Processes that put batches together; 0 is the training's own. The batches are the same."""
     prefetch_factor: int = Field(default=2, ge=1, le=64)
     """Batches that each worker has ready."""
     pin_memory: bool = True
-    """Batches wait in pinned memory, on a GPU; torch's default is false, and makes the host wait for each copy."""
+    """Batches wait in pinned memory, on a GPU; without it the host waits for each copy. torch's default is false."""
     ddp_bucket_mb: int | None = Field(default=None, ge=1, le=4096)
     """Size of the buckets in which several GPUs exchange gradients; without the key it is torch's own: 25, and 1 for
     the first."""
@@ -199,7 +198,7 @@ class SpeedSpec(Model):
     optimizer: Literal["adamw", "sgd", "adafactor"] = "adamw"
     """torch's own, at the workload's learning rate and weight decay. `"sgd"` has the first of `betas` as momentum.
     `"adafactor"` needs torch 2.5 and `fused_optimizer = false`; it reads each weight's size, for which the host waits
-    on a GPU. The probe and `learn` train with AdamW. LAMB is in neither torch nor transformers."""
+    on a GPU. The probe and `learn` train with AdamW."""
     distributed: Literal["ddp", "fsdp"] = "ddp"
     """How several GPUs share the work. `"fsdp"` shards weights, gradients and optimizer layer by layer, by torch's
     `fully_shard` (torch 2.6 or newer); it is refused with one process."""

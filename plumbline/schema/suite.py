@@ -142,20 +142,19 @@ class Platform(Model):
     to the suite or to the working folder; empty for any."""
     python: str = Field(default="", max_length=4096, pattern=r"^([/~].*)?$")
     """The interpreter of the trainings on the worker, or its environment's folder: absolute, or below `~`. Empty: the
-    worker's own. That environment needs few packages, and neither Plumbline nor Prefect."""
+    worker's own."""
     workloads: tuple[Name, ...] | None = Field(default=None, min_length=1)
     """The workloads that train here; without the key all. The reference trains all of them."""
     queue: Name | Literal[""] = ""
     """Work queue of the pool, for a pool that several platforms share; empty: its default queue. A worker that starts
     with `--work-queue` serves that one alone."""
     job_variables: dict[str, Any] = {}
-    """Values for variables of the pool's base job template, such as `image`, `memory` or `env`. They apply to every run
-    on this platform. Set no secrets here, and use the key `gpus` for the number of GPUs. `plumbline doctor` reports a
-    name that the template does not have."""
+    """Values for variables of the pool's base job template, such as `image`, `memory` or `env`, for every run on this
+    platform. Set no secrets here, and use the key `gpus` for the number of GPUs."""
     concurrency: int = Field(default=1, ge=1, le=256)
-    """Maximum number of trainings that run on this platform at the same time. Set it to the number of devices of the
-    pool. `plumbline deploy` creates a new pool with this concurrency limit. In a process pool start one worker for each
-    device, with `--limit 1` and its own `CUDA_VISIBLE_DEVICES`. Trainings on one machine slow each other down."""
+    """Maximum number of trainings that run on this platform at the same time: the number of devices of the pool.
+    `plumbline deploy` creates a new pool with this limit. In a process pool start one worker for each device, with
+    `--limit 1` and its own `CUDA_VISIBLE_DEVICES`. Trainings on one machine slow each other down."""
     machines: MachineGroupUrl | Literal[""] = ""
     """Group of virtual machines that is up for a round alone, `concurrency` of them:
     `aws://REGION/AUTO-SCALING-GROUP`, `azure://SUBSCRIPTION/RESOURCE-GROUP/SCALE-SET` or
@@ -189,23 +188,21 @@ class Gates(Model):
     """Limits that define drift."""
 
     accuracy_margin: float = Field(default=0.02, gt=0, lt=1)
-    """Absolute; accuracies further apart than this count as drift."""
+    """Maximum difference of accuracies, absolute."""
     throughput_drop: float = Field(default=0.05, gt=0, lt=1)
-    """Relative to the platform's own baseline; a drop is confirmed by an independent rerun before it is called
-    drift."""
+    """Maximum loss, relative to the platform's own baseline; an independent rerun confirms it before it is drift."""
     accuracy_standard_errors: float = Field(default=2.326, ge=0, le=10)
-    """By how many standard errors of the evaluated rows a gap has to exceed the margin before it is drift."""
+    """Standard errors of the evaluated rows by which a gap has to exceed the margin before it is drift."""
     throughput_standard_errors: float = Field(default=3.0, ge=0, le=10)
     """Minimum drop, as the mean of a slow run and its rerun, in standard errors of all median steps."""
     false_alarms_a_year: float = Field(default=1.0, gt=0)
-    """False alarms of the history's engine that are tolerated in a year, over all platforms, workloads and metrics
-    together."""
+    """False alarms of the history that are tolerated in a year, over all platforms, workloads and metrics together."""
     questions_a_year: float = Field(default=60.0, ge=1)
-    """Requests for reruns in a year that noise alone may cause, over all platforms, workloads and metrics together;
-    such a request costs runs, but sends no alert."""
+    """Requests for reruns in a year that noise alone may cause, over all of them; they cost runs, and send no
+    alert."""
     open_nights: int = Field(default=7, ge=1, le=365)
-    """Number of nights after which an open loss, which no experiment and no later night has answered, is drift without
-    a named cause, as soon as these nights show it; until then it is `inconclusive`."""
+    """Number of nights after which a loss that no experiment has answered is drift without a named cause, as soon as
+    these nights show it; until then it is `inconclusive`."""
     unjudged_nights: int = Field(default=7, ge=1)
     """Number of consecutive days with rounds, none of them with a judgement (inconclusive or without a baseline),
     before the alert `unjudged`."""
@@ -333,12 +330,11 @@ class Dispatch(Model):
     """Number of reruns of the speed part to confirm a change in the history, for one workload of a platform in one
     round."""
     ab_blocks: int = Field(default=6, ge=0, le=50)
-    """Minimum number of blocks of the A/B that distinguishes software from machine; more are run where the suite has so
-    many series that these cannot reach the test's level; a block has two runs in tonight's environment and two in the
-    baseline's, in random order; at most one A/B per platform and round; `0`: no A/B."""
+    """Minimum number of blocks of the A/B that distinguishes software from machine; a suite with many series needs
+    more. A block has two runs in tonight's environment and two in the baseline's, in random order, on one machine; at
+    most one A/B per platform and round; `0`: no A/B."""
     ab_seconds: float = Field(default=7200.0, gt=0)
-    """Maximum time of one A/B; later blocks are not started; with too few, the finding says how many more blocks show
-    or rule out the loss."""
+    """Maximum time of one A/B; with too few blocks, the finding says how many more show or rule out the loss."""
     max_cost: float | None = Field(default=None, gt=0)
     """Expected cost of a night in USD above which no round is dispatched: the median of the last seven nights, or what
     the deadlines allow before the first. `plumbline store cost SUITE` shows it. The cost of upgrades is not limited."""
