@@ -20,7 +20,7 @@ _PARTS = {
     "doors": "once passed",
 }  # fmt: skip
 """Family → the part of a training that its faults are in."""
-_ATTEMPTED = {"learn": "`learn`", "probe": "probe, behind the first portable steps", "speed": "`speed`"}
+_ATTEMPTED = {"learn": "`learn`", "probe": "probe, behind the first windows", "speed": "`speed`"}
 _PLACES = {"variable": "equal machine, seven harmless variables", "isa": "kernels of another instruction set"}
 
 
@@ -123,7 +123,7 @@ def _judges(cells: list[Cell]) -> str:
     """Say by which versions of the judge's code the results were judged."""
     counts = Counter(cell["judge"] or "versions before results said so" for cell in cells).most_common()
     shown = ", ".join(f"{count} by `{judge}`" if " " not in judge else f"{count} by {judge}" for judge, count in counts)
-    own = "`python -m bench.faults --judge` prints yours; other rows are of an earlier judge"
+    own = "`python -m bench.faults --judge` prints yours; others are earlier"
     return f"Judged by digests of `plumbline/judge` ({own}): {shown}."
 
 
@@ -208,17 +208,17 @@ _FIRST = (
     "# How often a cause is right",
     "",
     "Faults are planted from outside into an unchanged trainer: a patched library, altered data, an environment",
-    "variable, a limit on the process. The judge knows none of them. Controls are changes that must not be reported.",
-    "The judge was changed with these entries in sight. On thirteen sets before that it was right in 90.5%, wrong in",
-    "5.6%, and flagged 11 of 179 controls ([ADR 0034](adr/0034-one-catalogue-of-faults.md)).",
+    "variable, a limit on the process. Controls are changes that must not be reported. The judge was changed with",
+    "these entries in sight. On thirteen sets before that it was right in 90.5%, wrong in 5.6%, and flagged 11 of 179",
+    "controls ([ADR 0034](adr/0034-one-catalogue-of-faults.md)).",
     "",
 )
 _HOW = (
     "## How it is measured",
     "",
-    "`make faults` judges all entries on two cores; `python -m bench.faults --sample 12` draws some, `--list` says",
-    "what each changes, and `--report` writes this page. The catalogue has each cause in each part of a training and",
-    "at each place there, at the start and late, in each setting, and behind another instruction set.",
+    "`make faults` judges all entries; `python -m bench.faults --sample 12` draws some, `--list` says what each",
+    "changes, and `--report` writes this page. The catalogue has each cause in each part of a training and at each",
+    "place there, at the start and late, in each setting, and behind another instruction set.",
     "",
     "- **detected**: the verdict is a drift.",
     "- **right**: the named causes are exactly the expected ones, and no other.",
@@ -226,7 +226,7 @@ _HOW = (
     "- **wrong cause**: one of the named causes is not expected, and is not `unattributed`.",
     "- **flagged**: a control whose verdict is not `pass`.",
     "",
-    "The thermal throttle, memory pressure and the quota are simulated, down to what the sensors say. A slower kernel",
-    "or optimizer comes with a different build of torch in the record.",
+    "Thermal throttle, memory pressure and quota are simulated in what the sensors say. A slower kernel or optimizer",
+    "comes with a different build of torch in the record.",
     "",
 )

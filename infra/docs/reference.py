@@ -60,7 +60,7 @@ Made from `plumbline/report/causes.toml` by `make docs`; `plumbline explain CODE
 - `likely`: the evidence points there; no experiment was run, or none was possible. `plumbline compare` runs none.
 - `unattributed`: no restored value removed the difference.
 
-*First divergence* is the first place where two runs differ (stage, step, module or row); later differences count as consequences until an experiment shows otherwise. [The ladder](ladder.md) explains the order, [FAULTS.md](FAULTS.md) how often the named cause is right."""  # noqa: E501
+*First divergence* is the first place where two runs differ (stage, step, module or row). [The ladder](ladder.md) explains the order, [FAULTS.md](FAULTS.md) how often the named cause is right."""  # noqa: E501
 
 
 def pages() -> dict[str, str]:
