@@ -21,7 +21,7 @@ _PARTS = {
 }  # fmt: skip
 """Family → the part of a training that its faults are in."""
 _ATTEMPTED = {"learn": "`learn`", "probe": "probe, behind the first windows", "speed": "`speed`"}
-_PLACES = {"variable": "equal machine, seven harmless variables", "isa": "kernels of another instruction set"}
+_PLACES = {"variable": "equal machine, seven harmless variables", "isa": "kernels of a different instruction set"}
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ _HOW = (
     "",
     "`make faults` judges all entries; `python -m bench.faults --sample 12` draws some, `--list` says what each",
     "changes, and `--report` writes this page. The catalogue has each cause in each part of a training and at each",
-    "place there, at the start and late, in each setting, and behind another instruction set.",
+    "place there, at the start and late, in each setting, and behind a different instruction set.",
     "",
     "- **detected**: the verdict is a drift.",
     "- **right**: the named causes are exactly the expected ones, and no other.",
