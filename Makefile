@@ -21,9 +21,9 @@ export PYTHONDONTWRITEBYTECODE :=
 LEADING := tests/e2e/test_one_stack.py $(patsubst %,tests/flows/test_%.py,one_road upgrade wrong_answers several_apis regression deploy)
 TESTS := $(LEADING) $(filter-out $(LEADING),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py)) tests/faults tests/train \
 	$(filter-out tests/e2e tests/flows tests/faults tests/train,$(filter-out tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q --numprocesses=4 --dist=loadfile --no-loadscope-reorder
 
-.PHONY: mlflow-server run test test-all unit check lint format versions lowest upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock release docs clean azurite browser FORCE
+.PHONY: mlflow-server run test short test-all unit check lint format versions lowest upgrade-bench faults infra-check mutants gpu gpu-bundle drill simulate lock release docs clean azurite browser FORCE
 
 # The round installs Azurite, if its suite has an az:// store.
 run: $(INSTALLED)
@@ -32,9 +32,11 @@ run: $(INSTALLED)
 # What this machine lacks is counted, and its tests do not run. Tests train on the CPU also where a GPU is, so that they
 # ask for the same everywhere; what asks for a GPU has a call of its own.
 test: $(OLDEST_PIP)
-	$(MAKE) --jobs=2 lint azurite
-	CUDA_VISIBLE_DEVICES= $(PYTEST) -m "not long" $(TESTS)
+	$(MAKE) --jobs=2 lint short
 	$(if $(wildcard /proc/driver/nvidia/version),$(BIN)/python -m pytest -q -m gpu tests/train)
+
+short: azurite
+	CUDA_VISIBLE_DEVICES= $(PYTEST) -m "not long" $(TESTS)
 
 # Every test: those of `make test` first, then those marked long.
 test-all: test $(UV_TOOL)
