@@ -22,7 +22,7 @@ class CommandWorkload(Model):
 
     command: str = Field(min_length=1, max_length=4096)
     """The command, such as `python train.py`: its words are split as a shell does, and no shell runs it. `python` is
-    the platform's."""
+    the platform's. The suite decides the record's folder, name, seed and number of steps, whatever the script says."""
     files: dict[Key, str] = Field(default={}, max_length=MAX_FILES)
     """Files that the command needs, relative to the suite, such as `["train.py", "config.yaml"]`. A training gets fresh
     copies, checked by digest, in the folder where it runs."""

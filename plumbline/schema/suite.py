@@ -142,7 +142,7 @@ class Platform(Model):
     to the suite or to the working folder; empty for any."""
     python: str = Field(default="", max_length=4096, pattern=r"^([/~].*)?$")
     """The interpreter of the trainings on the worker, or its environment's folder: absolute, or below `~`. Empty: the
-    worker's own."""
+    worker's own. Plumbline and Prefect need not be in that environment."""
     workloads: tuple[Name, ...] | None = Field(default=None, min_length=1)
     """The workloads that train here; without the key all. The reference trains all of them."""
     queue: Name | Literal[""] = ""
@@ -150,7 +150,8 @@ class Platform(Model):
     with `--work-queue` serves that one alone."""
     job_variables: dict[str, Any] = {}
     """Values for variables of the pool's base job template, such as `image`, `memory` or `env`, for every run on this
-    platform. Set no secrets here, and use the key `gpus` for the number of GPUs."""
+    platform. Set no secrets here, and use the key `gpus` for the number of GPUs. `plumbline doctor` reports a name that
+    the template does not have."""
     concurrency: int = Field(default=1, ge=1, le=256)
     """Maximum number of trainings that run on this platform at the same time: the number of devices of the pool.
     `plumbline deploy` creates a new pool with this limit. In a process pool start one worker for each device, with
