@@ -77,6 +77,11 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         current = explicit or (None if current.__suppress_context__ else current.__context__)
 
 
+def described(error: BaseException, most: int = 160) -> str:
+    """Return an error's class and the first line of its text, at most `most` characters."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:most]
+
+
 def is_of_system(error: BaseException) -> bool:
     """Return whether the operating system failed, as opposed to invalid file contents.
 

@@ -17,7 +17,8 @@ from torch.nn.utils import parametrizations
 from plumbline.schema.proof import Draws, ProofError
 from plumbline.schema.tolerance import is_off, is_over
 from plumbline.train.digests import read_losses
-from plumbline.train.proof.modules import NO_FORM, Found, ModuleProofs
+from plumbline.train.proof.distance import NO_FORM, Found
+from plumbline.train.proof.modules import ModuleProofs
 from plumbline.train.ranks import Ranks
 
 WIDTH = 6

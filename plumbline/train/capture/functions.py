@@ -21,7 +21,7 @@ from plumbline.schema.captured import MAX_CALLS, FunctionCall, FunctionCalls
 from plumbline.train.capture.tensors import named_tensors
 from plumbline.train.capture.window import cut, num_rows
 from plumbline.train.compat.torch import without_compiler
-from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.failure import MODULE_ERRORS, described
 from plumbline.train.proof.isolation import (
     NoCollectives,
     by_owner,
@@ -132,6 +132,6 @@ def called_functions(model: nn.Module, given: tuple[Any, ...], named: dict[str, 
         ):  # fmt: skip
             functional_call(model, buffers, tuple(few), keywords, tie_weights=False)
     except MODULE_ERRORS as error:
-        return FunctionCalls(lost=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        return FunctionCalls(lost=described(error, 300))
     lost = f"the calls behind the first {MAX_CALLS}" if len(seen.calls) > MAX_CALLS else ""
     return FunctionCalls(calls=tuple(seen.calls[:MAX_CALLS]), lost=lost)

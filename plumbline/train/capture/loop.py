@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from plumbline.schema.evidence import ModelEvidence
+from plumbline.train.failure import described
 from plumbline.train.ranks import Ranks
 
 
@@ -58,7 +59,7 @@ class Loop:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a recorder ends no training, whatever its evidence meets
-            self.unknown.setdefault(f"{what}: {type(error).__name__}: {error}".splitlines()[0][:300])
+            self.unknown.setdefault(f"{what}: {described(error, 300)}"[:300])
         finally:
             self.is_busy = was_busy
             self.spent += 0.0 if was_busy else time.perf_counter() - began

@@ -15,8 +15,8 @@ from plumbline.schema.errors import ConfigurationError
 from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.window import made_input
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
+from plumbline.train.proof.distance import Found, distance, error_of, moved_size
 from plumbline.train.proof.isolation import NoCollectives, generators_of, mapped, undisturbed
-from plumbline.train.proof.modules import Found, distance, size_of, unit_of
 from plumbline.train.proof.repeated import Repeated, in_double
 from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import aside
@@ -138,17 +138,15 @@ class DefinedLoss:
         if dtype in (torch.bfloat16, torch.float16):  # in which each of its functions rounds
             self._run.unknown.setdefault(f"the loss's number beside its definition: computed in {dtype}")
             return []
-        unit = unit_of(dtype)
-        size = torch.maximum(defined[0].abs(), (defined[1] - defined[0]).abs() / unit).clamp_min(1e-300)
-        error = min(abs(float(loss) - each) for each in means) / size / unit
+        off = defined[0].new_tensor(min(abs(float(loss) - each) for each in means))
+        error = error_of(off, moved_size(*defined, dtype), dtype)
         return [Found("loss", "loss", type(self._run.model).__name__, dtype, logits.numel(), error)]
 
     def _of_logits(self, passed: torch.Tensor, slope: torch.Tensor, moved: torch.Tensor) -> Found:
         """Compare the logits' gradient up to one factor, as a loop may scale its loss."""
-        unit = unit_of(passed.dtype)
         factor = (passed.double() * slope).sum() / slope.square().sum().clamp_min(1e-300)
-        size = torch.maximum(size_of(slope), distance(moved, slope) / unit) * factor.abs()
-        error = distance(passed, slope * factor) / size.clamp_min(1e-300) / unit
+        size = moved_size(slope, moved, passed.dtype) * factor.abs()
+        error = error_of(distance(passed, slope * factor), size, passed.dtype)
         return Found("loss", "logits", type(self._run.model).__name__, passed.dtype, slope.numel(), error)
 
     def _portable(self, outputs: Any, batch: Any) -> float:

@@ -16,7 +16,7 @@ from torch import nn
 
 from plumbline.schema.captured import Exchange
 from plumbline.schema.evidence import Tap
-from plumbline.schema.proof import Proof, ProofError
+from plumbline.schema.proof import Proof
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
@@ -24,8 +24,9 @@ from plumbline.train.capture.loss import DefinedLoss, Definition
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.numerics import read_settings
 from plumbline.train.optimizers import group_rates
+from plumbline.train.proof.distance import Found, as_text, changed_state, read
 from plumbline.train.proof.isolation import replaced_function
-from plumbline.train.proof.modules import CONVOLUTIONS, Found, ModuleProofs, read
+from plumbline.train.proof.modules import CONVOLUTIONS, ModuleProofs
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.watch.calls import ModuleCalls
@@ -118,8 +119,7 @@ class RecordedStep:
     def moved(self) -> None:
         """Note that the weights changed between this step's update and the next step."""
         if self.proof is not None:
-            changed = ProofError(stage="state", name="weights", kind="", dtype="", error=None)
-            self.proof = self.proof.replace(errors=(changed, *self.proof.errors))
+            self.proof = self.proof.replace(errors=(changed_state("weights"), *self.proof.errors))
 
     def feeds(self) -> None:
         """Start a forward pass; names of modules go on counting within a step."""
@@ -279,11 +279,10 @@ class RecordedStep:
         if self._unproven:
             lost["modules"] = self._unproven
         lost |= {f"updates {place}": check.lost for place, check in enumerate(self._updates.values()) if check.lost}
-        why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
         draws = self._modules.draws() if self._modules is not None else ()
         self.proof = Proof(
             step=self.step, errors=() if self._is_skipped else tuple(listed), tensors=len(listed), draws=draws,
-            lost=why, skipped=self._is_skipped,
+            lost=as_text(lost), skipped=self._is_skipped,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from plumbline.schema.digest import SHORT_DIGITS, digest_array
 from plumbline.schema.sketch import small_sketch
 from plumbline.train.capture.tensors import arguments
 from plumbline.train.digests import host_array
-from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.failure import MODULE_ERRORS, described
 from plumbline.train.models.dropout import without_dropout
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
 from plumbline.train.proof.isolation import NoCollectives, by_owner, generators_of, mapped, restored, undisturbed
@@ -125,7 +125,7 @@ def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
                 slope = hashed(tuple(output.shape), "slope", output.device)
                 slopes = torch.autograd.grad(output, list(wanted.values()), slope, allow_unused=True)
     except MODULE_ERRORS as error:
-        return Fp64Pass(fed=fed, lost=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        return Fp64Pass(fed=fed, lost=described(error, 300))
     gradients = tuple(
         (name, None if each is None else _numbers(each)) for name, each in zip(wanted, slopes, strict=False)
     )

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from plumbline.schema.proof import Draws
 from plumbline.train.failure import MODULE_ERRORS
+from plumbline.train.watch.summaries import is_summarizing
 
 ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
@@ -145,16 +146,6 @@ class NativeDraws(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Draw] = []
-        self._is_paused = False
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Pause recording inside this context."""
-        before, self._is_paused = self._is_paused, True
-        try:
-            yield
-        finally:
-            self._is_paused = before
 
     def name(self, first: int, name: str) -> None:
         """Assign `name` to the unnamed masks recorded since index `first`."""
@@ -172,7 +163,7 @@ class NativeDraws(TorchFunctionMode):
         named = kwargs or {}
         given = bound(func, args, named)
         kind, rate = asked(func, given)
-        if not rate or self._is_paused:
+        if not rate or is_summarizing():
             return func(*args, **named)
         value = given["input" if kind == "dropout" else "value"]
         before = _generator(value.device)

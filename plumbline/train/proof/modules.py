@@ -19,13 +19,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
-from plumbline.schema.proof import Draws, ProofError
+from plumbline.schema.proof import Draws
 from plumbline.schema.spec import Precision
-from plumbline.schema.stage import STAGES, Stage
 from plumbline.schema.tolerance import sum_limit
-from plumbline.train.digests import finite, read_losses
-from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
-from plumbline.train.proof.draws import Draw, NativeDraws, drops, undrawn
+from plumbline.train.failure import MODULE_ERRORS, described, is_out_of_memory
+from plumbline.train.proof.distance import NO_FORM, Found, distance, error_of, size_of, unit_of
+from plumbline.train.proof.draws import Draw, NativeDraws, drops
 from plumbline.train.proof.isolation import (
     CallState,
     NoCollectives,
@@ -39,14 +38,11 @@ from plumbline.train.proof.isolation import (
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.calls import first_tensor
-from plumbline.train.watch.summaries import aside
+from plumbline.train.watch.summaries import aside, is_summarizing
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_TINY = 1e-300
 KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
 """Next to their kinks, rounding passes all of a gradient, or none."""
-NO_FORM = -1.0
-"""Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CHANNELS = (
     *CONVOLUTIONS, nn.GroupNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d,
@@ -59,33 +55,6 @@ Level = Literal["leaf", "block"]
 """Whether a module is one without children, or holds such."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Distance of a tensor from its fp64 definition, in roundings of `dtype`."""
-
-    stage: Stage
-    name: str
-    kind: str
-    dtype: torch.dtype
-    terms: int
-    error: torch.Tensor
-
-
-def read(found: list[Found]) -> tuple[list[ProofError], dict[str, str]]:
-    """Return errors by stage, and tensors without a finite definition; synchronises the device."""
-    errors = read_losses([each.error for each in found])
-    pairs = list(zip(found, errors, strict=True))
-    listed = [
-        ProofError(
-            stage=each.stage, name=each.name, kind=each.kind, dtype=str(each.dtype).removeprefix("torch."),
-            terms=each.terms, error=finite(error),
-        )
-        for each, error in pairs if error != NO_FORM
-    ]  # fmt: skip
-    listed.sort(key=lambda each: STAGES.index(each.stage))
-    return listed, {each.name: "not finite in fp64, or not twice the same" for each, error in pairs if error == NO_FORM}
-
-
 def _when_changed(output: torch.Tensor, see: Callable[[torch.Tensor], None]) -> None:
     """Call `see` with an output's gradient as the hooks on this tensor leave it, which a foreign loop adds later."""
     node, place = output.grad_fn, output.output_nr
@@ -93,22 +62,6 @@ def _when_changed(output: torch.Tensor, see: Callable[[torch.Tensor], None]) -> 
         output.register_hook(see)
     else:
         node.register_prehook(lambda found: None if found[place] is None else see(found[place]))
-
-
-def unit_of(dtype: torch.dtype) -> float:
-    """Return the largest relative error of one rounding to `dtype`."""
-    return float(torch.finfo(dtype).eps) / 2
-
-
-def size_of(value: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's norm in fp64."""
-    size: torch.Tensor = torch.linalg.vector_norm(value.detach().double())
-    return size
-
-
-def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Return the norm of a difference in fp64."""
-    return size_of(native.detach().double() - exact.detach().double())
 
 
 def regions(model: nn.Module, *, is_foreign: bool = False) -> Iterator[tuple[str, nn.Module]]:
@@ -203,35 +156,26 @@ class ModuleProofs:
     """Hooks on a model for one step, collecting comparisons in `found`."""
 
     def __init__(
-        self, model: nn.Module, ranks: Ranks, precision: Precision, found: list[Found], *, must_draw: bool = False,
-        is_foreign: bool = False,
-    ) -> None:  # fmt: skip
-        """Hook the modules; one that `must_draw` has to wherever it has a rate of dropout.
-
-        In a foreign model functions may use weights of modules that they do not call.
-        """
-        self._model, self._ranks, self.precision, self._found, self._must_draw = (
-            model,
-            ranks,
-            precision,
-            found,
-            must_draw,
-        )
+        self, model: nn.Module, ranks: Ranks, precision: Precision, found: list[Found], *, is_foreign: bool = False
+    ) -> None:
+        """Hook the modules. In a foreign model functions may use weights of modules that they do not call."""
+        self._model, self._ranks, self.precision, self._found = model, ranks, precision, found
         self._draws, self._generators = NativeDraws(), generators_of(model, ranks.device)
         self._is_forward, self._unproven = False, ""
         self._open: list[tuple[nn.Module, int, CallState | None]] = []
         """Modules whose call has begun, with the number of draws before it."""
         self._aliases: list[torch.Tensor] = []
         self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
-        self._handles: list[Any] = []
         self.lost: dict[str, str] = {}
         """Modules without a form in fp64, and why."""
         self.lacks_memory = False
+        self._uses = OutsideUses(self._is_inside) if is_foreign else None
+        self._hooks, self._pass = ExitStack(), ExitStack()
         for name, module in regions(model, is_foreign=is_foreign):
+            enter = self._hooks.enter_context
             # Before the module's own hooks, which may change its buffers, as those of a spectral norm.
-            self._handles.append(module.register_forward_pre_hook(self._enters, with_kwargs=True, prepend=is_foreign))
-            self._handles.append(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
-        self._pass, self._uses = ExitStack(), OutsideUses(self._is_inside) if is_foreign else None
+            enter(module.register_forward_pre_hook(self._enters, with_kwargs=True, prepend=is_foreign))
+            enter(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._reads = ranks.device.type == "cpu"
 
     def feeds(self) -> None:
@@ -254,39 +198,31 @@ class ModuleProofs:
     def close(self) -> None:
         """Remove the hooks."""
         self._pass.close()
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._aliases = [], []  # which hold the graph, whose hooks hold this object
+        self._hooks.close()
+        self._aliases = []  # which hold the graph, whose hooks hold this object
         self._expected.clear()
 
     def draws(self) -> tuple[Draws, ...]:
-        """Return how many elements native dropout kept; of tested families also the modules that drew nothing."""
-        found = self._draws.summary()
-        return (*found, *undrawn(self._model, {draws.name for draws in found})) if self._must_draw else found
+        """Return how many elements native dropout kept."""
+        return self._draws.summary()
 
     def _exactly(self, repeated: Repeated) -> ExitStack:
-        """Return a context for fp64 recomputation with known masks and inactive hooks."""
+        """Return a context for fp64 recomputation with known masks, which no hook takes for the training's."""
         stack = ExitStack()
         stack.enter_context(aside())
-        stack.enter_context(self._draws.paused())
         if self.precision in SHORT:
             stack.enter_context(torch.autocast(self._ranks.device.type, enabled=False))
         if self._uses is not None and dist.is_initialized():
             stack.enter_context(NoCollectives())
         stack.enter_context(repeated)
         stack.enter_context(undisturbed(self._generators, repeated.drew))
-        is_forward, self._is_forward = self._is_forward, False
-        stack.callback(lambda: setattr(self, "_is_forward", is_forward))
         return stack
 
     def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
         """Return an fp64 recomputation, or `None` if unsupported."""
-        try:
+        with self._guarded(call.name or "model"):
             return compute()
-        except MODULE_ERRORS as error:
-            self.lacks_memory |= is_out_of_memory(error)
-            self.lost.setdefault(call.name or "model", f"{type(error).__name__}: {error}".splitlines()[0][:160])
-            return None
+        return None
 
     def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
         """Return the lowest-precision dtype used within a module."""
@@ -294,26 +230,25 @@ class ModuleProofs:
 
     def _enters(self, module: nn.Module, given: Any, named: Any) -> Any:
         """Hook the input gradients of a matrix product."""
-        if not self._is_forward:
+        if not self._is_forward or is_summarizing():
             return None
         self._open.append((module, len(self._draws.found), None))
         self._aliases = []
-        with self._guarded(module):
+        with self._guarded(type(module).__name__):
             self._open[-1] = (module, len(self._draws.found), CallState(module, given, named))
             if _matrix(module) is not None:
                 return mapped(given, self._alias), mapped(named, self._alias)
         return None
 
     @contextlib.contextmanager
-    def _guarded(self, module: nn.Module, name: str = "") -> Iterator[None]:
+    def _guarded(self, name: str) -> Iterator[None]:
         """End what a check does by its error, as lost: it never ends a training."""
         try:
             with aside():
                 yield
         except MODULE_ERRORS as error:
             self.lacks_memory |= is_out_of_memory(error)
-            why = f"{type(error).__name__}: {error}".splitlines()[0][:160]
-            self.lost.setdefault(name or type(module).__name__, why)
+            self.lost.setdefault(name, described(error))
 
     def _alias(self, value: torch.Tensor) -> torch.Tensor:
         if not (value.is_floating_point() and value.requires_grad and value.layout == torch.strided):
@@ -323,10 +258,10 @@ class ModuleProofs:
 
     def _leaves(self, name: str, module: nn.Module, given: Any, named: Any, output: Any) -> None:
         """Compare a module's output with its definition; register for its gradient."""
-        while self._is_forward and self._open:
+        while self._is_forward and self._open and not is_summarizing():
             entered = self._open.pop()
             if entered[0] is module:  # else its call ended by an error
-                with self._guarded(module, name):
+                with self._guarded(name or type(module).__name__):
                     self._check(name, entered, (given, named), output)
                 return
 
@@ -385,7 +320,7 @@ class ModuleProofs:
             self._unproven = "are computed under autocast, which leaves their formats to it"
         if call.level != "leaf" and any(isinstance(each, (*KINKED, *_CHANNELS)) for each in call.module.modules()):
             return
-        with self._guarded(call.module, call.name):
+        with self._guarded(call.name or call.kind):
             self._expect(call, gradient)
 
     def _expect(self, call: _Call, gradient: torch.Tensor) -> None:
@@ -553,14 +488,13 @@ class ModuleProofs:
         `found.error` is the definition. Where an error can be read without a wait, roundings are
         repeated only for a tensor that is not well within its limit, and again while it is beyond.
         """
-        exact, unit = found.error, unit_of(found.dtype)
-        size, off = size_of(exact), distance(native, exact)
-        error = off / size.clamp_min(_TINY) / unit
+        size, off = size_of(found.error), distance(native, found.error)
+        error = error_of(off, size, found.dtype)
         limit = sum_limit(found.stage, str(found.dtype).removeprefix("torch."), found.terms)
         is_read = self._reads and float(error) <= limit / 2
         for trial in range(0 if is_read else MOST_TRIALS if self._reads else 1):
             size = torch.maximum(size, moved(trial))  # NaN if unknown
-            error = off / size.clamp_min(_TINY) / unit
+            error = error_of(off, size, found.dtype)
             if self._reads and not float(error) > limit:
                 break
         self._found.append(replace(found, error=torch.where(torch.isfinite(size), error, NO_FORM)))

@@ -14,17 +14,29 @@ from typing import Any
 
 import torch
 
-from plumbline.schema.proof import Proof, ProofError
+from plumbline.schema.proof import Draws, Proof
 from plumbline.schema.tolerance import is_off, is_over, native_norm_limit
 from plumbline.train.batches import Batch
 from plumbline.train.checkpoint import read_moments
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import checksum, read_losses
 from plumbline.train.engine import Engine, Observer, StepOutcome
-from plumbline.train.failure import MODULE_ERRORS, is_out_of_memory
+from plumbline.train.failure import MODULE_ERRORS, described, is_out_of_memory
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.definitions import other_settings
-from plumbline.train.proof.modules import Found, ModuleProofs, distance, read, size_of, unit_of
+from plumbline.train.proof.distance import (
+    Found,
+    as_text,
+    changed_state,
+    distance,
+    error_of,
+    moved_size,
+    read,
+    size_of,
+    unit_of,
+)
+from plumbline.train.proof.draws import undrawn
+from plumbline.train.proof.modules import ModuleProofs
 from plumbline.train.proof.repeated import Repeated, chances
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.watch.summaries import aside
@@ -94,8 +106,7 @@ class Prover(Observer):
         found = read_losses([change for _, _, change in changes])
         for (place, name, _), is_changed in zip(changes, found, strict=True):
             if is_changed:
-                changed = ProofError(stage="state", name=name, kind="", dtype="", error=None)
-                self.proofs[place]["errors"].append(changed.to_json())
+                self.proofs[place]["errors"].append(changed_state(name).to_json())
 
     def _state(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return checksums of weights and optimizer moments."""
@@ -112,8 +123,7 @@ class Prover(Observer):
             self._lost["optimizer"] = self._update.lost
         if not self._engine.is_compiled:
             engine = self._engine
-            is_tested = engine.spec.model.family in PORTABLE_DROPOUT and attention_of(engine.bare) in {"eager", "sdpa"}
-            self._modules = ModuleProofs(engine.bare, engine.ranks, engine.precision, self._found, must_draw=is_tested)
+            self._modules = ModuleProofs(engine.bare, engine.ranks, engine.precision, self._found)
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Store the labels, and hook the forward pass."""
@@ -134,16 +144,14 @@ class Prover(Observer):
             moved, moved_slope = self._defined(logits, labels, dtype)
         except MODULE_ERRORS as reason:  # such as too little memory for logits in fp64
             self._lacks_memory = is_out_of_memory(reason)
-            self._lost["loss"] = f"{type(reason).__name__}: {reason}".splitlines()[0][:160]
+            self._lost["loss"] = described(reason)
             return
-        unit = unit_of(dtype)
         # CUDA's autocast rounds the probabilities' sums to the logits' format.
-        size = torch.maximum(mean.abs(), (moved - mean).abs() / unit)
-        error = distance(loss, mean) / size.clamp_min(1e-300) / unit
+        error = error_of(distance(loss, mean), moved_size(mean, moved, dtype), dtype)
         self._found.append(Found("loss", "loss", kind, dtype, logits.shape[-1], error))
         weight: list[torch.Tensor] = []
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
-        size = torch.maximum(size_of(slope), distance(moved_slope, slope) / unit)
+        size = moved_size(slope, moved_slope, dtype)
         logits.register_hook(partial(self._of_logits, slope, size, weight, kind))
 
     def _defined(
@@ -167,8 +175,7 @@ class Prover(Observer):
     ) -> None:
         if passed is None:
             return  # a compiled model's own loss takes no gradient from outside
-        size = (size * weight[0].abs()).clamp_min(1e-300)
-        error = distance(passed, slope * weight[0]) / size / unit_of(passed.dtype)
+        error = error_of(distance(passed, slope * weight[0]), size * weight[0].abs(), passed.dtype)
         self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
@@ -217,16 +224,23 @@ class Prover(Observer):
             self._skip()
             return
         listed, formless = read(self._found)
-        draws, lost = (self._modules.draws(), self._modules.lost) if self._modules is not None else ((), {})
-        lost = {**lost, **self._lost, **formless}
-        why = "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
-        lacks_memory = self._lacks_memory or (self._modules is not None and self._modules.lacks_memory)
+        lost, lacks_memory = {**self._lost, **formless}, self._lacks_memory
+        if self._modules is not None:
+            lost, lacks_memory = {**self._modules.lost, **lost}, lacks_memory or self._modules.lacks_memory
         proof = Proof(
-            step=self._step, errors=tuple(listed), tensors=len(listed), draws=draws, lost=why,
+            step=self._step, errors=tuple(listed), tensors=len(listed), draws=self._draws(), lost=as_text(lost),
             lacks_memory=lacks_memory,
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}
+
+    def _draws(self) -> tuple[Draws, ...]:
+        """Return how many elements dropout kept; of tested families also the modules that drew nothing."""
+        if self._modules is None:
+            return ()
+        found, model = self._modules.draws(), self._engine.bare
+        is_tested = self._engine.spec.model.family in PORTABLE_DROPOUT and attention_of(model) in {"eager", "sdpa"}
+        return (*found, *undrawn(model, {each.name for each in found})) if is_tested else found
 
     def _skip(self) -> None:
         """Check the next step instead of one that loss scaling skips: some of its numbers are beyond fp16."""
