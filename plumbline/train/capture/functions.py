@@ -19,18 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from plumbline.schema.captured import MAX_CALLS, FunctionCall, FunctionCalls
 from plumbline.train.capture.tensors import named_tensors
-from plumbline.train.capture.window import cut, num_rows
+from plumbline.train.capture.window import few_rows
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.failure import MODULE_ERRORS, described
-from plumbline.train.proof.isolation import (
-    NoCollectives,
-    by_owner,
-    generators_of,
-    is_closed,
-    replaced_function,
-    restored,
-    undisturbed,
-)
+from plumbline.train.proof.isolation import by_owner, is_closed, repetition, replaced_function
 
 _LONGEST, _MOST_VALUES, _MOST_ARGUMENTS = 120, 8, 32
 _OF_MACHINE = frozenset({"device", "out"})
@@ -118,7 +110,7 @@ def called_functions(model: nn.Module, given: tuple[Any, ...], named: dict[str, 
     lost = "" if is_closed([given, named]) else "the model is given an object that a call may change"
     if (name := replaced_function()) or lost:
         return FunctionCalls(lost=lost or f"{name} is replaced")
-    few, keywords = cut([list(given), named], num_rows([list(given), named]))
+    few, keywords = few_rows([list(given), named])
     buffers = {name: value.detach().clone() for name, value in by_owner(model, "named_buffers")}
     device = next(model.parameters()).device
     # Without its cache, which would keep copies of this pass for the training's own.
@@ -126,10 +118,7 @@ def called_functions(model: nn.Module, given: tuple[Any, ...], named: dict[str, 
         device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type), cache_enabled=False
     )
     try:
-        with (
-            undisturbed(generators_of(model, device), lambda: None), restored(model), seen.hooked(model), as_trained,
-            torch.enable_grad(), without_compiler(), NoCollectives(), seen,
-        ):  # fmt: skip
+        with repetition(model), seen.hooked(model), as_trained, without_compiler(), seen:
             functional_call(model, buffers, tuple(few), keywords, tie_weights=False)
     except MODULE_ERRORS as error:
         return FunctionCalls(lost=described(error, 300))

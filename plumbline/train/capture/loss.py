@@ -16,7 +16,7 @@ from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.window import made_input
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
 from plumbline.train.proof.distance import Found, distance, error_of, moved_size
-from plumbline.train.proof.isolation import NoCollectives, generators_of, mapped, undisturbed
+from plumbline.train.proof.isolation import mapped, repetition
 from plumbline.train.proof.repeated import Repeated, in_double
 from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import aside
@@ -110,10 +110,7 @@ class DefinedLoss:
     def _defined(self, outputs: Any, batch: Any, mode: Repeated) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of outputs in fp64, and the gradient of their logits."""
         device, own = self._run.ranks.device, _changed(batch, lambda value: in_double(value).clone())
-        with (
-            aside(), undisturbed(generators_of(self._run.model, device), lambda: None), torch.enable_grad(),
-            NoCollectives(), torch.autocast(device.type, enabled=False), fp64_arithmetic(),
-        ):  # fmt: skip
+        with aside(), repetition(self._run.model), torch.autocast(device.type, enabled=False), fp64_arithmetic():
             with mode:
                 loss = self._definition(outputs, own)
             logits = first_tensor(outputs)

@@ -18,7 +18,7 @@ from plumbline.train.digests import host_array
 from plumbline.train.failure import MODULE_ERRORS, described
 from plumbline.train.models.dropout import without_dropout
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
-from plumbline.train.proof.isolation import NoCollectives, by_owner, generators_of, mapped, restored, undisturbed
+from plumbline.train.proof.isolation import by_owner, mapped, repetition, tensors_in
 from plumbline.train.watch.calls import ModuleCalls, first_tensor
 
 _ROWS = 4
@@ -71,21 +71,16 @@ def made_input(value: torch.Tensor, name: str) -> torch.Tensor:
     return _portable(value, name) if value.is_floating_point() else value
 
 
-def num_rows(given: Any) -> int:
-    """Return the number of rows of a call's arguments, or -1 where not all tensors have the same."""
-    tensors: list[torch.Tensor] = []
-    mapped(given, tensors.append)
+def few_rows(given: Any) -> Any:
+    """Return copies of a call's arguments; a few rows of each tensor, where all have as many."""
+    tensors = tensors_in(given)
     sizes = {each.shape[0] for each in tensors if each.dim()}
     is_square = any(size in each.shape[1:] for size in sizes for each in tensors)  # such as a graph's matrix
-    return sizes.pop() if len(sizes) == 1 and not is_square else -1
-
-
-def cut(given: Any, rows: int) -> Any:
-    """Return copies of tensors, of those that have `rows` rows a few of them."""
+    has_rows = len(sizes) == 1 and not is_square
 
     def few(value: torch.Tensor) -> torch.Tensor:
-        has_rows = value.layout != torch.sparse_coo and value.dim() and value.shape[0] == rows
-        return (value.detach()[:_ROWS] if has_rows else value.detach()).clone()
+        is_cut = has_rows and value.dim() and value.layout != torch.sparse_coo
+        return (value.detach()[:_ROWS] if is_cut else value.detach()).clone()
 
     return mapped(given, few)
 
@@ -93,8 +88,7 @@ def cut(given: Any, rows: int) -> Any:
 def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Fp64Pass:
     """Return the pass over a few rows of one call's arguments, or why there is none."""
     places = count()
-    taken = cut([list(given), named], num_rows([list(given), named]))
-    few, keywords = mapped(taken, lambda value: made_input(value, f"argument {next(places)}"))
+    few, keywords = mapped(few_rows([list(given), named]), lambda value: made_input(value, f"argument {next(places)}"))
     fed = {
         name: digest_array(host_array(value if value.layout == torch.strided else value.to_dense()))[:SHORT_DIGITS]
         for name, value in arguments(model.forward, tuple(few), keywords).items()
@@ -114,9 +108,8 @@ def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
     device = next(iter(weights.values())).device
     try:
         with (
-            undisturbed(generators_of(model, device), lambda: None), restored(model), without_dropout(model),
-            calls.hook(model), torch.enable_grad(), torch.autocast(device.type, enabled=False), fp64_arithmetic(),
-            NoCollectives(),
+            repetition(model), without_dropout(model), calls.hook(model),
+            torch.autocast(device.type, enabled=False), fp64_arithmetic(),
         ):  # fmt: skip
             output = first_tensor(functional_call(model, weights | buffers, tuple(few), keywords, tie_weights=False))
             calls.forward_done()

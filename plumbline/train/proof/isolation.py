@@ -35,6 +35,13 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return {key: mapped(entry, change) for key, entry in value.items()} if type(value) is dict else value
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return all tensors of a nested structure."""
+    found: list[torch.Tensor] = []
+    mapped(value, found.append)
+    return found
+
+
 def by_owner(
     module: nn.Module, kind: Literal["named_parameters", "named_buffers"]
 ) -> Iterator[tuple[str, torch.Tensor]]:
@@ -53,21 +60,24 @@ def is_closed(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, *_PLAIN)) or callable(value)
 
 
-def _attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """Return the plain values and the contents of containers that a module and its children keep."""
-    found: dict[tuple[str, str], Any] = {}
+_HELD = frozenset(vars(nn.Module())) - {"training"}
+"""Attributes of each module that are torch's own: its parameters, buffers, children and hooks."""
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield the path of a module and of each child, its attributes, and those of its own code."""
     for path, each in module.named_modules():
-        for name, value in vars(each).items():
-            if name.startswith("_") and name in _OF_TORCH:
-                continue
-            is_container = isinstance(value, (list, dict, set))
-            found[path, name] = value if isinstance(value, _PLAIN) else len(value) if is_container else id(value)
-    return found
+        yield path, vars(each), {name: value for name, value in vars(each).items() if name not in _HELD}
 
 
-_OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes of each module: its parameters, buffers, children and hooks."""
-_HELD = _OF_TORCH - {"training"}
+def _marks(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """Return the plain values and the sizes of containers that a module and its children keep."""
+
+    def mark(value: Any) -> Any:
+        is_container = isinstance(value, (list, dict, set))
+        return value if isinstance(value, _PLAIN) else len(value) if is_container else id(value)
+
+    return {(path, name): mark(value) for path, _, own in _attributes(module) for name, value in own.items()}
 
 
 class CallState:
@@ -75,7 +85,7 @@ class CallState:
 
     def __init__(self, module: nn.Module, given: Any, named: Any) -> None:
         self.buffers = {name: value.detach().clone() for name, value in by_owner(module, "named_buffers")}
-        self._attributes = _attributes(module)
+        self._marks = _marks(module)
         self._is_closed = is_closed(given) and is_closed(named)
         in_place = any(getattr(each, "inplace", False) for each in module.modules())
         self.inputs = mapped((given, named), lambda value: value.detach().clone()) if in_place else None
@@ -85,7 +95,7 @@ class CallState:
         """Return why the call cannot be repeated, or ""."""
         if not self._is_closed:
             return "is given an object that it may change"
-        if self._attributes != _attributes(module):
+        if self._marks != _marks(module):
             return "keeps values of its forward pass"
         return "" if is_closed(output) or hasattr(output, "logits") else "returns an object"
 
@@ -123,9 +133,7 @@ class NoCollectives(TorchDispatchMode):
 
 def several(output: Any) -> bool:
     """Return whether gradients reach a module by more than one of its outputs."""
-    found: list[torch.Tensor] = []
-    mapped(dict(output) if isinstance(output, dict) else output, found.append)
-    return sum(value.requires_grad for value in found) > 1
+    return sum(value.requires_grad for value in tensors_in(dict(output) if isinstance(output, dict) else output)) > 1
 
 
 def generators_of(model: nn.Module, device: torch.device) -> list[Any]:
@@ -165,7 +173,7 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed(generators: Sequence[Any], drew: Callable[[], None]) -> Iterator[None]:
+def undisturbed(generators: Sequence[Any], drew: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Put all generators back behind the context, and call `drew` if one moved."""
     before = [_state_of(source) for source in generators]
     try:
@@ -182,28 +190,33 @@ def undisturbed(generators: Sequence[Any], drew: Callable[[], None]) -> Iterator
 @contextlib.contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Put what a module and its children keep back behind the context: attributes, and the contents of containers."""
-    kept = [
-        (vars(each), {name: (value, _content(value)) for name, value in vars(each).items() if name not in _HELD})
-        for each in module.modules()
-    ]
+    kept = [(held, own, {name: _content(value) for name, value in own.items()}) for _, held, own in _attributes(module)]
     try:
         yield
     finally:
-        for own, values in kept:
-            for name in own.keys() - values.keys() - _HELD:
-                del own[name]
-            for name, (value, content) in values.items():
-                own[name] = value
-                if isinstance(value, list):
-                    value[:] = content
+        for held, own, contents in kept:
+            for name in held.keys() - own.keys() - _HELD:
+                del held[name]
+            held.update(own)
+            for name, content in contents.items():
+                if isinstance(content, list):
+                    own[name][:] = content
                 elif content is not None:
-                    value.clear()
-                    value.update(content)
+                    own[name].clear()
+                    own[name].update(content)
 
 
 def _content(value: Any) -> Any:
     """Return a copy of a plain container; `None` for other values."""
     return value.copy() if type(value) in (list, dict, set) else None
+
+
+@contextlib.contextmanager
+def repetition(model: nn.Module) -> Iterator[None]:
+    """Call a model again within the context, so that neither its training nor another process sees the calls."""
+    generators = generators_of(model, next(model.parameters()).device)
+    with undisturbed(generators), restored(model), torch.enable_grad(), NoCollectives():
+        yield
 
 
 def replaced_function() -> str:

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from plumbline.train.proof.draws import ATTENTION, Draw, asked, bound
-from plumbline.train.proof.isolation import mapped
+from plumbline.train.proof.isolation import tensors_in
 
 _TINY = 1e-300
 _NUM_CHANCES = 2**20 + 7
@@ -150,9 +150,7 @@ _CONVERSIONS = frozenset({"to", "type", "type_as", "bfloat16", "half"})
 
 def _are_wide(values: Any) -> bool:
     """Return whether all float tensors are in fp32 within a module of a shorter format, which rounds none of them."""
-    found: list[torch.Tensor] = []
-    mapped(values, found.append)
-    floats = [each for each in found if each.is_floating_point()]
+    floats = [each for each in tensors_in(values) if each.is_floating_point()]
     return bool(floats) and all(hasattr(each, "is_wide") for each in floats)
 
 
