@@ -18,7 +18,7 @@ from plumbline.train.watch.summaries import is_summarizing
 
 ATTENTION = "scaled_dot_product_attention"
 _DROPOUT = frozenset({"dropout", "dropout_"})
-_OFATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_OF_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_DROPOUT = ("input", "p", "training", "inplace")
 _CHANNELS = {"dropout1d": 2, "dropout2d": 0, "dropout3d": 4}
 """Functions that drop whole channels, with the number of dimensions of an input without a batch, if they take such."""
@@ -49,29 +49,19 @@ class Draw:
             self.alike = (kept == kept[:1]).all() & (chance < _LEAST_CHANCE)
 
 
-def asked(func: Any, given: dict[str, Any]) -> tuple[str, float]:
-    """Return whether a call is dropout or attention, and its dropout rate."""
-    kind = _kind(func, given)
-    if kind == ATTENTION:
-        return ATTENTION, float(given.get("dropout_p", 0.0))
-    if kind:
-        return "dropout", float(given.get("p", 0.5)) if given.get("training", given.get("train", True)) else 0.0
-    return "", 0.0
+def dropout_of(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
+    """Return whether a call is attention or dropout, its dropout rate, and its arguments by name.
 
-
-def bound(func: Any, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
-    """Return a dropout or attention call's arguments by name."""
-    kind = _kind(func, named)
-    names = _OFATTENTION if kind == ATTENTION else _OF_DROPOUT if kind else ()
-    return {**dict(zip(names, args, strict=False)), **named}
-
-
-def _kind(func: Any, named: Mapping[str, Any]) -> str:
-    """Classify a call as attention, dropout or neither, also for renamed dropout; alpha dropout sets no zeros."""
+    Dropout that a library renamed shows by its arguments. Alpha dropout sets no zeros, and so is none.
+    """
     name = getattr(func, "__name__", "")
-    if "alpha" in name:
-        return ""
-    return name if name == ATTENTION else "dropout" if name in _DROPOUT or {"p", "training"} <= named.keys() else ""
+    if name == ATTENTION:
+        given = {**dict(zip(_OF_ATTENTION, args, strict=False)), **named}
+        return ATTENTION, float(given.get("dropout_p", 0.0)), given
+    if "alpha" in name or not (name in _DROPOUT or {"p", "training"} <= named.keys()):
+        return "", 0.0, {}
+    given = {**dict(zip(_OF_DROPOUT, args, strict=False)), **named}
+    return "dropout", float(given.get("p", 0.5)) if given.get("training", given.get("train", True)) else 0.0, given
 
 
 def _drawn(func: Any, kept: torch.Tensor) -> torch.Tensor:
@@ -85,7 +75,15 @@ def _generator(device: torch.device) -> torch.Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
+@contextlib.contextmanager
+def _replayed(device: torch.device, state: torch.Tensor) -> Iterator[None]:
+    """Draw what the generator draws from its `state` on, and put it back behind the context."""
+    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+        yield
+
+
+def _kept_in_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torch.Tensor:
     """Recover the dropout mask of a fused attention call.
 
     The shapes and the generator's `state` are those of the call, so that its kernel draws the same numbers.
@@ -98,20 +96,31 @@ def _of_attention(func: Any, given: dict[str, Any], state: torch.Tensor) -> torc
         count = min(width, length - first)
         places = torch.arange(count, device=value.device)
         columns[..., first + places, places] = 1.0
-        with torch.no_grad(), torch.random.fork_rng([value.device] if value.is_cuda else []):
-            torch.cuda.set_rng_state(state, value.device) if value.is_cuda else torch.set_rng_state(state)
+        with _replayed(value.device, state):
             pieces.append(func(**{**given, "value": columns})[..., :count] != 0)
     return torch.cat(pieces, dim=-1)
 
 
-def _of_zeros(func: Any, args: Sequence[Any], named: Mapping[str, Any], state: torch.Tensor) -> torch.Tensor:
-    """Return the mask that a dropout call draws from the generator's `state`, by the same call on ones."""
-    value = args[0] if args else named["input"]
-    ones, device = torch.ones_like(value), value.device
-    with torch.no_grad(), torch.random.fork_rng([device] if value.is_cuda else []):
-        torch.cuda.set_rng_state(state, device) if value.is_cuda else torch.set_rng_state(state)
-        output: torch.Tensor = func(ones, *args[1:], **named) if args else func(**{**named, "input": ones})
-    return output != 0
+def _of_attention(func: Any, given: dict[str, Any], rate: float, state: torch.Tensor) -> Draw:
+    """Return the mask of an attention call that began at the generator's `state`."""
+    kept = _kept_in_attention(func, given, state)
+    whole = _kept_in_attention(func, {**given, "dropout_p": _LEAST_RATE}, state).sum()
+    draw = Draw(kept, rate, whole, kept.sum())
+    draw.compare_rows(kept, whole)
+    return draw
+
+
+def _kept(
+    func: Any, call: tuple[Any, Any], read: torch.Tensor, state: torch.Tensor, output: torch.Tensor
+) -> torch.Tensor:
+    """Return the mask of a dropout call, which `read` an input: where that is zero, by the same call on ones."""
+    (args, named), kept, unknown = call, output.detach() != 0, read.detach() == 0
+    if read.is_cuda or unknown.any():  # to ask a GPU would be a wait
+        ones = torch.ones_like(read)
+        with _replayed(read.device, state):
+            again = func(ones, *args[1:], **named) if args else func(**{**named, "input": ones})
+        kept |= unknown & (again != 0)
+    return kept
 
 
 def drops(model: nn.Module) -> bool:
@@ -161,37 +170,21 @@ class NativeDraws(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call `func`, and record its mask if it applies dropout."""
         named = kwargs or {}
-        given = bound(func, args, named)
-        kind, rate = asked(func, given)
+        kind, rate, given = dropout_of(func, args, named)
         if not rate or is_summarizing():
             return func(*args, **named)
         value = given["input" if kind == "dropout" else "value"]
-        before = _generator(value.device)
+        state = _generator(value.device)
         read = value.detach().clone() if given.get("inplace") or func.__name__ == "dropout_" else value
         output = func(*args, **named)
         with contextlib.suppress(*MODULE_ERRORS):  # a call without its mask is not repeated
-            self._see(func, (args, named), read, before, output)
+            if kind == ATTENTION:
+                self.found.append(_of_attention(func, given, rate, state))
+            else:
+                kept = _kept(func, (args, named), read, state, output)
+                drawn = _drawn(func, kept)
+                self.found.append(Draw(kept, rate, torch.tensor(drawn.numel()), drawn.sum()))
         return output
-
-    def _see(
-        self, func: Any, call: tuple[Any, Any], read: torch.Tensor, before: torch.Tensor, output: torch.Tensor
-    ) -> None:  # fmt: skip
-        """Record the mask of a call that has been made, whose input was `read`."""
-        args, named = call
-        given = bound(func, args, named)
-        kind, rate = asked(func, given)
-        value = given["input" if kind == "dropout" else "value"]
-        if kind == "dropout":
-            kept, unknown = output.detach() != 0, read.detach() == 0
-            if value.is_cuda or unknown.any():  # to ask a GPU would be a wait
-                kept |= unknown & _of_zeros(func, args, named, before)
-            drawn = _drawn(func, kept)
-            self.found.append(Draw(kept, rate, torch.tensor(drawn.numel()), drawn.sum()))
-        else:
-            kept = _of_attention(func, given, before)
-            whole = _of_attention(func, {**given, "dropout_p": _LEAST_RATE}, before)
-            self.found.append(Draw(kept, rate, whole.sum(), kept.sum()))
-            self.found[-1].compare_rows(kept, whole.sum())
 
     def summary(self) -> tuple[Draws, ...]:
         """Return how many elements each module's dropout calls kept."""

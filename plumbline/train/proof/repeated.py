@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from plumbline.train.proof.draws import ATTENTION, Draw, asked, bound
+from plumbline.train.proof.draws import ATTENTION, Draw, dropout_of
 from plumbline.train.proof.isolation import tensors_in
 
 _TINY = 1e-300
@@ -109,8 +109,7 @@ class Repeated(TorchFunctionMode):
             func = torch.Tensor.double if getattr(func, "__name__", "") == "float" else func
             args = tuple(torch.float64 if each is torch.float32 else each for each in args)
             named = {key: torch.float64 if each is torch.float32 else each for key, each in named.items()}
-        given = bound(func, args, named)
-        kind, rate = asked(func, given)
+        kind, rate, given = dropout_of(func, args, named)
         draw = next(self._draws, None) if rate else None
         self.is_short |= bool(rate) and draw is None
         if kind == "dropout":
