@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plumbline.schema.digest import digest_json
+from plumbline.schema.digest import SHORT_DIGITS, digest_json
 from plumbline.schema.sketch import keys
 
 LANES = 64
@@ -164,6 +164,11 @@ def digest_each(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the digest of named tensors."""
     return digest_json(digest_each(tensors))
+
+
+def shared_mark(marks: Sequence[str | None]) -> str:
+    """Return the checksum of all processes, or the digest of theirs where they differ."""
+    return marks[0] if marks[0] is not None and len(set(marks)) == 1 else digest_json(list(marks))[:SHORT_DIGITS]
 
 
 def finite(value: float | None) -> float | None:

@@ -78,6 +78,16 @@ def _scalars(group: dict[str, Any]) -> dict[str, bool | int | float | str | None
     return scalars
 
 
+def held_by(*optimizers: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """Return the parameters that optimizers update, in the order of their groups."""
+    return [value for optimizer in optimizers for group in optimizer.param_groups for value in group["params"]]
+
+
+def shown_rates(rates: tuple[float, ...]) -> float | tuple[float, ...]:
+    """Return the rate of all groups, or the rates where they differ."""
+    return rates[0] if len(set(rates)) == 1 else rates
+
+
 def group_rates(optimizer: torch.optim.Optimizer) -> tuple[float, ...]:
     """Return the learning rate of each parameter group; of groups that compute their own, none."""
     return tuple(float(group["lr"]) for group in optimizer.param_groups if group["lr"] is not None)

@@ -19,11 +19,19 @@ from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.tensors import arguments, named_tensors
 from plumbline.train.digests import host_array
 from plumbline.train.numerics import pack_states, read_states, restore_states
+from plumbline.train.optimizers import held_by
 from plumbline.train.replay import Bundle, Keeper, check_shape, imposed
 from plumbline.train.watch.calls import ModuleCalls
-from plumbline.train.watch.summaries import is_summarizing
 
 _STATES = "state"
+
+
+@torch.no_grad()
+def _overwrite(stage: Stage, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+    """Overwrite tensors by wanted ones of equal names and shapes."""
+    for name in wanted.keys() & tensors.keys():
+        check_shape(f"{stage} of {name}", wanted[name], tensors[name])
+        tensors[name].copy_(wanted[name])
 
 
 class Rerun:
@@ -33,7 +41,7 @@ class Rerun:
         self._run, self._bundle, self._step = run, bundle, 0
         self.experiment = bundle.experiment
         self.keeper = Keeper(bundle.experiment.captures)
-        self._calls = ModuleCalls(self._leaves, lambda: run.is_busy or is_summarizing())
+        self._calls = ModuleCalls(self._leaves, lambda: run.is_aside)
         self._outputs: dict[str, torch.Tensor] = {}
 
     @contextmanager
@@ -57,11 +65,7 @@ class Rerun:
     def _exchange(self, stage: Stage, tensors: Mapping[str, torch.Tensor]) -> None:
         """Keep tensors of this step, or overwrite them."""
         self.keeper.keep_all(stage, self._step, tensors)
-        wanted = self._bundle.tensors(stage, self._step)
-        with torch.no_grad():
-            for name in wanted.keys() & tensors.keys():
-                check_shape(f"{stage} of {name}", wanted[name], tensors[name])
-                tensors[name].copy_(wanted[name])
+        _overwrite(stage, tensors, self._bundle.tensors(stage, self._step))
 
     def begins(self, step: int) -> None:
         """Begin a step: weights before the first one, and the generators from which its batch is drawn."""
@@ -70,10 +74,8 @@ class Rerun:
         if not step and self._has("weights"):
             parameters = {name: value.data for name, value in self._run.model.named_parameters()}
             self.keeper.keep_all("weights", 0, parameters)
-            for _, tensors in self._bundle.replays("weights", 0):
-                for name in tensors.keys() & parameters.keys():
-                    check_shape(f"weights of {name}", tensors[name], parameters[name])
-                    parameters[name].copy_(tensors[name])
+            for _, wanted in self._bundle.replays("weights", 0):
+                _overwrite("weights", parameters, wanted)
         if self.keeper.wants("rng", step, _STATES):
             self.keeper.keep("rng", step, _STATES, pack_states(read_states()))
         if (packed := self._bundle.tensors("rng", step).get(_STATES)) is not None:
@@ -98,10 +100,9 @@ class Rerun:
 
     def _updates(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         """Handle the start of an update: clipped gradients, and rates."""
-        names = {value: name for name, value in self._run.model.named_parameters()}
-        held = [value for group in optimizer.param_groups for value in group["params"] if value in names]
         if self._has("clipped"):
-            self._exchange("clipped", {names[value]: value.grad for value in held if value.grad is not None})
+            held = self._held(optimizer).items()
+            self._exchange("clipped", {name: value.grad for name, value in held if value.grad is not None})
         if self._has("schedule"):
             place = str(self._run.optimizers.index(optimizer))
             rates = torch.tensor([float(group["lr"]) for group in optimizer.param_groups], dtype=torch.float64)
@@ -112,6 +113,9 @@ class Rerun:
 
     def _updated(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._has("optimizer"):
-            names = {value: name for name, value in self._run.model.named_parameters()}
-            held = [value for group in optimizer.param_groups for value in group["params"] if value in names]
-            self._exchange("optimizer", {names[value]: value.data for value in held})
+            self._exchange("optimizer", {name: value.data for name, value in self._held(optimizer).items()})
+
+    def _held(self, optimizer: torch.optim.Optimizer) -> dict[str, nn.Parameter]:
+        """Return the model's parameters that an optimizer holds, by name."""
+        names = {value: name for name, value in self._run.model.named_parameters()}
+        return {names[value]: value for value in held_by(optimizer) if value in names}

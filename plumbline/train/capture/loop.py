@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +16,10 @@ from torch import nn
 from plumbline.schema.evidence import ModelEvidence
 from plumbline.train.failure import described
 from plumbline.train.ranks import Ranks
+from plumbline.train.watch.summaries import is_summarizing
+
+Definition = Callable[[Any, Any], torch.Tensor]
+"""Loss by a team's definition: (the model's outputs, the batch) → loss."""
 
 
 @dataclass
@@ -36,21 +40,31 @@ class Loop:
     identity: dict[str, str]
     steps: int
     """Steps of this record: an experiment's are fewer."""
+    definition: Definition | None = None
+    is_replicated: bool = False
+    """Whether a model is in DistributedDataParallel."""
+    is_compiled: bool = False
+    is_sharded: bool = False
+    is_rerun: bool = False
+    """Whether values are kept or imposed, which no definition gives."""
     ranks: Ranks = field(default_factory=Ranks)
     """Processes that train equal parameters."""
     parts: Ranks = field(default_factory=Ranks)
     """Processes that hold parts of one model, of equal names and shapes, such as halves of its layers."""
-    is_replicated: bool = False
-    """Whether a model is in DistributedDataParallel."""
     described: ModelEvidence | None = None
     start: Literal["own", "written", "given"] = "own"
     unknown: dict[str, None] = field(default_factory=dict)
     """What was not captured, and why, each once."""
     is_busy: bool = False
-    """Whether a hook works, whose own calls of the model are no part of the training."""
+    """Whether a hook works."""
     spent: float = 0.0
     started_at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def is_aside(self) -> bool:
+        """Return whether a hook or a check works, whose calls are no part of the training."""
+        return self.is_busy or is_summarizing()
 
     @contextlib.contextmanager
     def aside(self, what: str) -> Iterator[None]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from plumbline.schema.errors import ConfigurationError
-from plumbline.train.capture.loop import Loop
+from plumbline.train.capture.loop import Definition, Loop
 from plumbline.train.capture.window import made_input
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
 from plumbline.train.proof.distance import Found, distance, error_of, moved_size
@@ -22,8 +22,6 @@ from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import aside
 
 LOSS = "the definition of the loss"
-Definition = Callable[[Any, Any], torch.Tensor]
-"""(the model's outputs, the batch) → loss."""
 
 
 def check_definition(function: Any) -> None:

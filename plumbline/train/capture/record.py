@@ -6,9 +6,9 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,13 @@ from plumbline.schema.spec import Precision
 from plumbline.schema.step_log import Inconsistency
 from plumbline.schema.variables import NONCE, variable
 from plumbline.train.capture.imposed import Rerun
-from plumbline.train.capture.loop import Loop
 from plumbline.train.capture.loss import LOSS
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.steps import CapturedStep, Steps
-from plumbline.train.digests import finite, host_arrays
+from plumbline.train.digests import finite, host_arrays, shared_mark
 from plumbline.train.machine.fingerprint import read_fingerprint
 from plumbline.train.numerics import read_settings
-from plumbline.train.optimizers import describe_optimizer
+from plumbline.train.optimizers import describe_optimizer, shown_rates
 from plumbline.train.record_files import clear_parts, write_parts, write_record
 
 _WARM_UP, _LEAST_TIMED = 2, 30
@@ -54,26 +53,14 @@ def _of_process(steps: Sequence[CapturedStep]) -> list[dict[str, Any]]:
     """Return each step's values of this process, on the host."""
     found = []
     for step in steps:
-        fields = {name for each in step.passes for name in each.marks}
-        floats = {name for each in step.passes for name in each.floats}
-        marks = {
-            name: [
-                mark
-                for piece in _read([each.marks[name] for each in step.passes if name in each.marks])
-                for mark in piece
-            ]
-            for name in fields
-        }
+        fields = _by_field([each.marks for each in step.passes]), _by_field([each.floats for each in step.passes])
+        marks = {name: list(chain.from_iterable(_read(each))) for name, each in fields[0].items()}
+        floats = {name: np.sum(_read(each), axis=0).tolist() for name, each in fields[1].items()}
         own = dict(zip((f"batch.{name}" for name in step.batch), _read(list(step.batch.values())), strict=True))
         losses = [each.loss for each in step.passes if each.loss is not None]
         given = [step.loss] if step.loss is not None else [each.double().mean() for each in losses]
         found.append({
-            "rows": step.rows or sum(each.rows for each in step.passes),
-            "marks": marks | own,
-            "floats": {
-                name: np.sum(_read([each.floats[name] for each in step.passes if name in each.floats]), axis=0).tolist()
-                for name in floats
-            },
+            "rows": step.rows or sum(each.rows for each in step.passes), "marks": marks | own, "floats": floats,
             "loss": float(np.mean(_read(given))) if given else math.nan,
             "logits": [_digest(each) for each in _read([each.logits for each in step.passes])],
             "gradients": _read([step.gradients])[0], "weights": _read([step.weights])[0],
@@ -82,43 +69,44 @@ def _of_process(steps: Sequence[CapturedStep]) -> list[dict[str, Any]]:
     return found
 
 
-def _columns(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the columns of the log, over all processes."""
-    steps = log.steps
+def _by_field(passes: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of all passes that have a field, by its name."""
+    names = {name for each in passes for name in each}
+    return {name: [each[name] for each in passes if name in each] for name in names}
+
+
+def _columns(log: Steps, sides: Sequence[list[dict[str, Any]]], rows: dict[str, list[list[int]]]) -> dict[str, Any]:
+    """Return the columns of the log, over all processes; `rows` are the checksums of their rows."""
+    steps, norms = log.steps, {full.step: full for full in log.full}
     places = range(len(steps))
 
     def each(name: str) -> list[list[Any]]:
         return [[side[place][name] for side in sides] for place in places]
 
-    states = each("generators")
-    names = sorted({name for found in states for name in found[0]})
-    sums = {
-        name: [
-            (place, found[0][name] if len({side.get(name) for side in found}) == 1
-             else digest_json([side.get(name) for side in found])[:SHORT_DIGITS])
-            for place, found in enumerate(states) if name in found[0]
-        ]
-        for name in names
-    }  # fmt: skip
-    norms = {full.step: full for full in log.full}
+    generators: dict[str, list[tuple[int, str]]] = {}
+    for place, found in enumerate(each("generators")):
+        for name in found[0]:
+            generators.setdefault(name, []).append((place, shared_mark([side.get(name) for side in found])))
     return {
         "num_rows": [sum(found) for found in each("rows")],
-        "batches": {name: [_digest(rows) for rows in steps] for name, steps in _rows(sides, len(steps)).items()},
+        "batches": {name: [_digest(marks) for marks in found] for name, found in rows.items()},
         "losses": [finite(float(np.mean(found))) for found in each("loss")],
-        "learning_rates": [_rates(step.rates) for step in steps] if all(step.rates for step in steps) else [],
+        "learning_rates": [shown_rates(step.rates) for step in steps] if all(step.rates for step in steps) else [],
         "gradient_norms": [finite(norms[place].gradient_norm) if place in norms else None for place in places],
         "clipped_norms": [finite(norms[place].seen_norm) if place in norms else None for place in places],
         "weights": [(0, _digest(_read([log.start_weights])[0]))]
         + [(place + 1, _digest(found[0])) for place, found in enumerate(each("weights"))],
         # The state of a generator that nothing draws from is no part of the training.
-        "generators": {name: found for name, found in sums.items() if len({mark for _, mark in found}) > 1},
+        "generators": {
+            name: found for name, found in sorted(generators.items()) if len({mark for _, mark in found}) > 1
+        },
         "is_training": [step.is_training for step in steps],
         "logits": [digest_json(found)[:SHORT_DIGITS] for found in each("logits")],
         "logits_dtype": [step.logits_dtype for step in steps], "loss_dtype": [step.loss_dtype for step in steps],
         "gradients": [_of_taps(norms[place]) if place in norms else None for place in places],
         "clipped": [_digest(found) if any(found) else None for found in each("gradients")],
         "loss_scales": [step.scale for step in steps],
-        "dropout": sorted({float(module.p) for module in run.model.modules() if isinstance(module, _DROPOUT)}),
+        "dropout": sorted({float(module.p) for module in log.run.model.modules() if isinstance(module, _DROPOUT)}),
         "inconsistent": [found.to_json() for found in _apart(each("weights"))],
     }  # fmt: skip
 
@@ -127,10 +115,6 @@ def _of_taps(full: RecordedStep) -> str | None:
     """Return the digest of a recorded step's own gradients."""
     found = {tap.name: tap.sha256 for tap in full.taps if tap.stage == "gradient"}
     return digest_json(found)[:SHORT_DIGITS] if found else None
-
-
-def _rates(rates: tuple[float, ...]) -> float | tuple[float, ...]:
-    return rates[0] if len(set(rates)) == 1 else rates
 
 
 def _apart(weights: list[list[Any]]) -> list[Inconsistency]:
@@ -142,13 +126,11 @@ def _apart(weights: list[list[Any]]) -> list[Inconsistency]:
     return []
 
 
-def _rows(sides: Sequence[list[dict[str, Any]]], num: int) -> dict[str, list[list[int]]]:
+def _rows(sides: Sequence[list[dict[str, Any]]]) -> dict[str, list[list[int]]]:
     """Return the checksums of all processes' rows, by field and step."""
     names = sorted({name for side in sides for step in side for name in step["marks"]})
-    return {
-        name: [[mark for side in sides for mark in side[place]["marks"].get(name, ())] for place in range(num)]
-        for name in names
-    }
+    steps = list(zip(*sides, strict=True))
+    return {name: [[mark for own in step for mark in own["marks"].get(name, ())] for step in steps] for name in names}
 
 
 def _kept_rows(rows: dict[str, list[list[int]]]) -> dict[str, list[list[str]]]:
@@ -161,13 +143,15 @@ def _kept_rows(rows: dict[str, list[list[int]]]) -> dict[str, list[list[str]]]:
     return found
 
 
-def _inputs(sides: Sequence[list[dict[str, Any]]], num: int) -> dict[str, list[Any]]:
+def _inputs(sides: Sequence[list[dict[str, Any]]]) -> dict[str, list[Any]]:
+    """Return the sketches of all processes' float inputs, summed, by field and step."""
     names = sorted({name for side in sides for step in side for name in step["floats"]})
-    found: dict[str, list[Any]] = {}
-    for name in names:
-        sums = [[side[place]["floats"].get(name) for side in sides] for place in range(num)]
-        totals = [np.sum(each, axis=0) if None not in each else None for each in sums]
-        found[name] = [each.tolist() if each is not None and np.isfinite(each).all() else None for each in totals]
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for step in zip(*sides, strict=True):
+        for name in names:
+            sums = [own["floats"].get(name) for own in step]
+            total = np.sum(sums, axis=0) if None not in sums else None
+            found[name].append(total.tolist() if total is not None and np.isfinite(total).all() else None)
     return found
 
 
@@ -189,10 +173,12 @@ def _speed(log: Steps, num_rows: Sequence[int]) -> SpeedEvidence | None:
     )  # fmt: skip
 
 
-def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> Evidence:
+def _evidence(log: Steps, sides: Sequence[list[dict[str, Any]]]) -> Evidence:
+    run, rows = log.run, _rows(sides)
     groups = [group for each in run.optimizers for group in describe_optimizer(run.model, each)]
     probe = ProbeEvidence(
-        **_columns(run, log, sides), taps=tuple(tap for full in log.full for tap in full.taps), optimizer=tuple(groups),
+        **_columns(log, sides, rows), optimizer=tuple(groups),
+        taps=tuple(tap for full in log.full for tap in full.taps),
         proofs=tuple(full.proof for full in log.full if full.proof is not None),
     )  # fmt: skip
     unknown = [*run.unknown, "the dataset", "an evaluation's numbers"]
@@ -210,9 +196,8 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     captured = CapturedEvidence(
         identity=run.identity, unknown=tuple(unknown[:1000]), recorded=tuple(full.step for full in log.full),
         updated=tuple(step.is_updated for step in log.steps) if run.optimizers else (),
-        inputs=_inputs(sides, len(log.steps)), window=log.window, loss=first.portable_loss if first else None,
-        functions=log.functions,
-        rows=_kept_rows(_rows(sides, len(log.steps))), stale=tuple(stale[:1000]),
+        inputs=_inputs(sides), window=log.window, loss=first.portable_loss if first else None,
+        functions=log.functions, rows=_kept_rows(rows), stale=tuple(stale[:1000]),
         evaluations=tuple((step, to_mark(int(_read([mark])[0]))) for step, mark in log.evaluations[:10_000]),
         exchanges=tuple(full.exchange for full in log.full if full.exchange is not None),
         unheld=tuple(first.unheld) if first is not None else (),
@@ -223,11 +208,11 @@ def _evidence(run: Loop, log: Steps, sides: Sequence[list[dict[str, Any]]]) -> E
     return Evidence(model=run.described, probe=probe, speed=speed, captured=captured)
 
 
-def write(run: Loop, log: Steps, error: BaseException | None, rerun: Rerun | None = None) -> None:
+def write(log: Steps, error: BaseException | None, rerun: Rerun | None) -> None:
     """Write the record's folder in the first process."""
+    run = log.run
     write_loaded(os.environ)
-    mine = _of_process(log.steps)
-    sides = run.ranks.gather(mine)
+    sides = run.ranks.gather(_of_process(log.steps))
     num = min(len(side) for side in sides)
     log.steps = log.steps[:num]
     if run.parts.world > 1 and num >= run.steps:
@@ -237,7 +222,7 @@ def write(run: Loop, log: Steps, error: BaseException | None, rerun: Rerun | Non
                 full.compare_parts(own)
     if run.ranks.rank:
         return
-    evidence = _evidence(run, log, [side[:num] for side in sides])
+    evidence = _evidence(log, [side[:num] for side in sides])
     run.folder.mkdir(parents=True, exist_ok=True)
     clear_parts(run.folder)
     sketches = np.reshape([each for full in log.full for each in full.sketches], (-1, SKETCH_SIZE))

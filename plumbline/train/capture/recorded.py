@@ -20,10 +20,10 @@ from plumbline.schema.proof import Proof
 from plumbline.schema.spec import Precision
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.train.capture.loop import Loop
-from plumbline.train.capture.loss import DefinedLoss, Definition
+from plumbline.train.capture.loss import DefinedLoss
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.numerics import read_settings
-from plumbline.train.optimizers import group_rates
+from plumbline.train.optimizers import group_rates, held_by
 from plumbline.train.proof.distance import Found, as_text, changed_state, read
 from plumbline.train.proof.isolation import replaced_function
 from plumbline.train.proof.modules import CONVOLUTIONS, ModuleProofs
@@ -39,14 +39,11 @@ _ONE_FACTOR = 1e-4
 class RecordedStep:
     """Hooks on modules and parameters for one step, and what they saw."""
 
-    def __init__(
-        self, run: Loop, step: int, definition: Definition | None, *, is_watched: bool, is_proven: bool,
-        is_accumulating: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, run: Loop, step: int, *, is_accumulating: bool) -> None:
         """Prepare; `is_accumulating`: no optimizer ran since the step before, whose gradients stay on purpose."""
-        self._is_accumulating = is_accumulating
-        self._loss = DefinedLoss(run, definition) if definition is not None and is_proven else None
-        self._run, self.step, self._is_watched, self._is_proven = run, step, is_watched, is_proven
+        self._run, self.step, self._is_accumulating = run, step, is_accumulating
+        self._is_proven = not run.is_rerun  # no imposed value is what its definition gives
+        self._loss = DefinedLoss(run, run.definition) if run.definition is not None and self._is_proven else None
         self._names: dict[torch.Tensor, str] = {
             value: name for name, value in run.model.named_parameters() if value.requires_grad
         }
@@ -79,9 +76,8 @@ class RecordedStep:
     def hooked(self) -> Iterator[None]:
         """Hook modules and parameters within the context."""
         with ExitStack() as hooks:
-            if self._is_watched:
-                run = self._run
-                name = replaced_function()
+            run, name = self._run, replaced_function()
+            if not run.is_compiled:
                 self._unproven = f"{name} is replaced" if name else may_round(run.model, run.ranks.device)
                 if not self._unproven and self._is_proven:
                     self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
@@ -152,7 +148,7 @@ class RecordedStep:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare own with seen gradients, prove the own ones, and copy the optimizer's state."""
-        held = {value for group in optimizer.param_groups for value in group["params"]}
+        held = set(held_by(optimizer))
         # Of several optimizers, each shows the gradients of its own parameters.
         is_alone = len(self._run.optimizers) == 1
         own = {value: each for value, each in self._own.items() if is_alone or value in held}
@@ -221,8 +217,7 @@ class RecordedStep:
         if check is not None and not self._is_skipped:
             for name, error in check.errors(group_rates(optimizer)):
                 self._found.append(Found("optimizer", name, check.kind, torch.float32, 1, error))
-        held = {self._names[value]: value for group in optimizer.param_groups for value in group["params"]
-                if value in self._names}  # fmt: skip
+        held = {self._names[value]: value for value in held_by(optimizer) if value in self._names}
         # Of several updates within a step, the last one counts.
         self._opened = [each for each in self._opened if each[0] != "optimizer" or each[1] not in held]
         for name, value in held.items():
@@ -241,8 +236,8 @@ class RecordedStep:
         for name, value in self._run.model.named_buffers():
             if value.is_floating_point():
                 self._open("optimizer", name, self._owner(name), value)
-        held = {value for each in self._run.optimizers for group in each.param_groups for value in group["params"]}
         if self._run.optimizers:
+            held = set(held_by(*self._run.optimizers))
             unheld = {self._names[value]: value for value in self._own if value not in held}
             for name, value in unheld.items():
                 self._open("optimizer", name, self._owner(name), value)

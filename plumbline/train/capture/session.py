@@ -31,8 +31,8 @@ from plumbline.schema.variables import EXPERIMENT, variable
 from plumbline.train.capture.functions import called_functions
 from plumbline.train.capture.identity import describe_program
 from plumbline.train.capture.imposed import Rerun
-from plumbline.train.capture.loop import Loop
-from plumbline.train.capture.loss import Definition, check_definition
+from plumbline.train.capture.loop import Definition, Loop
+from plumbline.train.capture.loss import check_definition
 from plumbline.train.capture.record import write
 from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.start import load_start
@@ -43,7 +43,6 @@ from plumbline.train.digests import digest_tensors
 from plumbline.train.models.description import describe_model
 from plumbline.train.ranks import Ranks
 from plumbline.train.replay import read_bundle
-from plumbline.train.watch.summaries import is_summarizing
 
 _DRAWN = 2
 """Steps that are recorded in full beside the first one."""
@@ -103,31 +102,21 @@ class Capture:
         optimizers = [getattr(each, "optimizer", each) for each in optimizers]
         _check(where, models, optimizers, steps)
         check_definition(loss)
-        self._definition = loss
         bare = {key: _bare(each) for key, each in models.items()}
         whole = bare[""] if list(bare) == [""] else nn.ModuleDict(bare)
+        experiment = variable(EXPERIMENT)
         self.loop = Loop(
-            Path(where),
-            whole,
-            optimizers,
-            steps,
-            seed,
-            name,
-            platform,
-            scaler,
-            rate,
-            describe_program(whole, config),
-            steps,
-        )
-        self.loop.is_replicated = any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values())
-        self._is_compiled = any(hasattr(each, "_orig_mod") for each in models.values())
+            folder=Path(where), model=whole, optimizers=optimizers, asked=steps, seed=seed, name=name,
+            platform=platform, scaler=scaler, rate=rate, identity=describe_program(whole, config), steps=steps,
+            definition=loss, is_rerun=bool(experiment),
+            is_replicated=any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values()),
+            is_compiled=any(hasattr(each, "_orig_mod") for each in models.values()),
+            is_sharded=any(hasattr(value, "full_tensor") for value in whole.parameters()),
+        )  # fmt: skip
         # A compiler would trace the hooks of a module inside.
         self._roots = {key: each if hasattr(each, "_orig_mod") else bare[key] for key, each in models.items()}
-        self._is_sharded = any(hasattr(value, "full_tensor") for value in whole.parameters())
-        is_ddp = any(isinstance(each, nn.parallel.DistributedDataParallel) for each in models.values())
-        self._are_replicas = is_ddp or self._is_sharded or start is not None
-        self._recorded = () if self._is_sharded else _drawn(variable("PLUMBLINE_ROUND"), seed, steps)
-        self._rerun = Rerun(self.loop, read_bundle(Path(folder))) if (folder := variable(EXPERIMENT)) else None
+        self._recorded = () if self.loop.is_sharded else _drawn(variable("PLUMBLINE_ROUND"), seed, steps)
+        self._rerun = Rerun(self.loop, read_bundle(Path(experiment))) if experiment else None
         if self._rerun is not None:  # the drawn steps stay those of the whole training
             self.loop.steps = min(steps, self._rerun.experiment.steps)
         self._start_file, self.is_done = start, False
@@ -146,9 +135,9 @@ class Capture:
         run.start = load_start(run.model, self._start_file, run.ranks)
         run.described = describe_model(run.model)
         self.log = Steps(run)
-        if self._is_sharded:
+        if run.is_sharded:
             run.unknown.setdefault("tensors and proofs: the weights are sharded")
-        if self._is_compiled:
+        if run.is_compiled:
             run.unknown.setdefault("tensors and proofs of modules: the model is compiled")
         if self._rerun is not None:
             self._hooks.enter_context(self._rerun.hooked())  # before those that record
@@ -169,7 +158,8 @@ class Capture:
         shapes = [[name, list(value.shape)] for name, value in parameters.items()]
         form = digest_json([shapes, self.loop.steps, len(self.loop.optimizers)])
         # Parts of a layer have equal shapes, and values of their own.
-        own = (form, "" if self._are_replicas else digest_tensors(parameters))
+        are_replicas = self.loop.is_replicated or self.loop.is_sharded or self._start_file is not None
+        own = (form, "" if are_replicas else digest_tensors(parameters))
         known = ranks.gather(own)
         if len(set(known)) == 1:
             return ranks
@@ -184,21 +174,22 @@ class Capture:
         self._step_hooks, self._step, self._full = ExitStack(), None, None
         if step in self._recorded:
             with self.loop.aside("tensors"):
-                is_proven = self._rerun is None  # no imposed value is what its definition gives
                 # A loop's own updates are not seen.
                 is_accumulating = bool(step and self.loop.optimizers) and not self.log.steps[-1].is_updated
-                self._full = RecordedStep(
-                    self.loop, step, self._definition, is_watched=not self._is_compiled, is_proven=is_proven,
-                    is_accumulating=is_accumulating,
-                )  # fmt: skip
+                self._full = RecordedStep(self.loop, step, is_accumulating=is_accumulating)
                 self._step_hooks.enter_context(self._full.hooked())
         for key, root in self._roots.items():  # around the hooks of the step, which see the root's own call
             enter = self._step_hooks.enter_context
             enter(root.register_forward_pre_hook(partial(self._enters, key), with_kwargs=True, prepend=True))
             enter(root.register_forward_hook(self._leaves, with_kwargs=True, always_call=True))
 
+    @property
+    def _is_off(self) -> bool:
+        """Return whether a call is no part of the recorded training."""
+        return self.is_done or self.loop.is_aside
+
     def _enters(self, key: str, module: nn.Module, given: Any, named: Any) -> None:
-        if self.loop.is_busy or self.is_done or is_summarizing():
+        if self._is_off:
             return
         if self._rerun is not None:
             self._rerun.enters(module, given, named)
@@ -206,12 +197,13 @@ class Capture:
             is_trained = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
             if not is_trained:
                 self.log.evaluated(module, given, named)
-                if self._recorded and not self._is_compiled:
+                if self._recorded and not self.loop.is_compiled:
                     self.log.first_evaluation.begins(self.loop.model, module)
                 return
             if self._step is None:
+                self._step = CapturedStep(self.loop, self.log)
                 self._begin(module, given, named)
-            if self._step is not None and self._counts:
+            if self._counts:
                 self._step.enters(key, module, given, named)
                 if self._full is not None:
                     self._full.feeds()
@@ -222,16 +214,15 @@ class Capture:
         return (self._num_calls or 0) <= 1
 
     def _begin(self, module: nn.Module, given: Any, named: Any) -> None:
-        self._step = CapturedStep(self.loop, self.log)
         self.log.compare_state()
-        if not self.log.num_steps and not self._is_compiled and not self._is_sharded:
+        if not self.log.num_steps and not self.loop.is_compiled and not self.loop.is_sharded:
             with self.loop.aside("a pass in fp64"):
                 self.log.window = fp64_pass(module, given, named)
             with self.loop.aside("the functions of a pass"):
                 self.log.functions = called_functions(module, given, named)
 
     def _leaves(self, module: nn.Module, given: Any, named: Any, output: Any) -> None:
-        if self.loop.is_busy or self.is_done or is_summarizing():
+        if self._is_off:
             return
         with self.loop.aside("a forward pass"):
             if not torch.is_grad_enabled():
@@ -246,7 +237,7 @@ class Capture:
     def _updates(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Handle the start of an update: a closure is called as before, and the update begins behind its first call."""
         self._num_updating += 1
-        if self.is_done or self.loop.is_busy or self._num_updating > 1:
+        if self._is_off or self._num_updating > 1:
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first one is the optimizer
         if not callable(closure):
@@ -275,7 +266,7 @@ class Capture:
         if self._num_updating:
             return
         self._num_calls = None
-        if self.is_done or self.loop.is_busy or self._step is None:
+        if self._is_off or self._step is None:
             return
         with self.loop.aside("an update"):
             self._step.is_updated = True
@@ -286,7 +277,7 @@ class Capture:
 
     def step(self, batch: Any = None, loss: torch.Tensor | float | None = None) -> None:
         """End a step: call it once an update, with the batch and the loss where the model's own call hides them."""
-        if self.is_done or self.loop.is_busy:
+        if self._is_off:
             return
         ended = time.perf_counter() - self.loop.began - self.loop.spent
         with self.loop.aside("a step"):
@@ -318,7 +309,7 @@ class Capture:
         self.is_done = True
         self._step_hooks.close()
         self._hooks.close()
-        write(self.loop, self.log, error, self._rerun)
+        write(self.log, error, self._rerun)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -20,7 +20,7 @@ from plumbline.train.capture.recorded import RecordedStep
 from plumbline.train.capture.tensors import arguments, named_tensors, row_marks, sampled, stored
 from plumbline.train.digests import checksum, host_array
 from plumbline.train.numerics import digest_states, read_states
-from plumbline.train.optimizers import group_rates
+from plumbline.train.optimizers import group_rates, held_by
 from plumbline.train.watch.calls import first_tensor
 
 _SAMPLED = 16
@@ -116,10 +116,11 @@ class CapturedStep:
 
     def updates(self, optimizer: torch.optim.Optimizer | None) -> None:
         """Store rates and a sample of the gradients as an optimizer sees them."""
-        by_hand = (self._run.rate,) if self._run.rate is not None else ()
-        self.rates += group_rates(optimizer) if optimizer is not None else by_hand
-        groups = optimizer.param_groups if optimizer is not None else ()
-        self.has_gradient |= any(value.grad is not None for group in groups for value in group["params"])
+        if optimizer is not None:
+            self.rates += group_rates(optimizer)
+            self.has_gradient |= any(value.grad is not None for value in held_by(optimizer))
+        elif self._run.rate is not None:
+            self.rates += (self._run.rate,)
         gradients = sampled([value.grad for value in self._log.sampled], self._run.ranks.device)
         self.gradients = gradients if self.gradients is None else self.gradients * 31 + gradients
 

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from plumbline.schema.digest import SHORT_DIGITS, digest_array, digest_json
+from plumbline.schema.digest import SHORT_DIGITS, digest_array
 from plumbline.schema.evidence import BATCH_FIELDS
 from plumbline.schema.portable_parts import UNTIMED
 from plumbline.schema.sketch import keys, to_mark
 from plumbline.schema.step_log import MAX_LOGGED, Inconsistency, WatchedPart
 from plumbline.train.batches import Batch
-from plumbline.train.digests import checksum, finite, host_arrays, read_losses, whole_tensor
+from plumbline.train.digests import checksum, finite, host_arrays, read_losses, shared_mark, whole_tensor
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.models.dropout import PortableDropout
 from plumbline.train.numerics import digest_states, read_states
+from plumbline.train.optimizers import shown_rates
 
 _OF_DEVICES = ("torch", "cuda:0")
 """Generators that dropout draws from; libraries draw from the others."""
@@ -111,8 +112,7 @@ class StepLogger(Observer):
             self._losses.append(outcome.losses)
         if self._fed is not None:
             self._given.append((self._rows, self._fed))
-            rates = outcome.learning_rates
-            self._rates.append(rates[0] if len(set(rates)) == 1 else rates)
+            self._rates.append(shown_rates(outcome.learning_rates))
             if outcome.gradient_norm is not None:
                 self._norms.append(whole_tensor(outcome.gradient_norm))
         self._num_steps += 1
@@ -158,9 +158,8 @@ class StepLogger(Observer):
         }  # fmt: skip
         for each in _by_step(everyone, "generators"):
             done, states = each[0]
-            for name, mark in states.items():
-                own = [of_process.get(name) for _, of_process in each]
-                shown = mark if len(set(own)) == 1 else digest_json(own)[:SHORT_DIGITS]
+            for name in states:
+                shown = shared_mark([of_process.get(name) for _, of_process in each])
                 self.columns["generators"].setdefault(name, []).append((done, shown))
         totals = [[sum(fields) for fields in zip(*step, strict=True)] for step in _by_step(everyone, "sums")]
         for place, name in enumerate(self._names):
