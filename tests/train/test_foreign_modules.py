@@ -102,6 +102,19 @@ class _Tied(nn.Module):
         return functional.linear(self.inner(hidden), self.inner.weight)
 
 
+class _Scored(nn.Module):
+    """Has a weight of its own, and a child whose input is another one."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.weight, self.share = nn.Parameter(torch.eye(WIDTH) * 0.5), share
+        self.inner = nn.Linear(WIDTH if share else 2 * WIDTH, WIDTH)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        given = hidden * self.share if self.share else torch.cat((hidden, hidden), -1)
+        return functional.linear(self.inner(given), self.weight)
+
+
 class _Model(nn.Module):
     def __init__(self, middle: nn.Module) -> None:
         super().__init__()
@@ -150,6 +163,8 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a cache": (_Cached, "is given an object that it may change"),
     "several outputs": (_Recurrent, "several outputs have gradients"),
     "a weight of a function": (_Tied, "is used by a function"),
+    "a weight beside a child": (lambda: _Scored(2.0), ""),
+    "a weight beside a wider child": (lambda: _Scored(0.0), ""),
     "attention": (lambda: nn.TransformerEncoderLayer(WIDTH, 2, 12, dropout=0.1), DRAWS),
     "no parameters": (nn.Identity, ""),
     "a lazy module": (lambda: nn.LazyLinear(WIDTH), ""),

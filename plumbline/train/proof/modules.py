@@ -138,6 +138,18 @@ class _Call:
 
 
 @dataclass(slots=True)
+class _Entered:
+    """Module whose call has begun."""
+
+    module: nn.Module
+    num_draws: int
+    """Draws before the call."""
+    state: CallState | None = None
+    aliases: list[torch.Tensor] = field(default_factory=list)
+    """Inputs of a matrix product, as views whose gradients are this call's alone."""
+
+
+@dataclass(slots=True)
 class _Gradient:
     """Expected gradient of a parameter, summed over modules of one level."""
 
@@ -162,9 +174,7 @@ class ModuleProofs:
         self._model, self._ranks, self.precision, self._found = model, ranks, precision, found
         self._draws, self._generators = NativeDraws(), generators_of(model, ranks.device)
         self._is_forward, self._unproven = False, ""
-        self._open: list[tuple[nn.Module, int, CallState | None]] = []
-        """Modules whose call has begun, with the number of draws before it."""
-        self._aliases: list[torch.Tensor] = []
+        self._open: list[_Entered] = []
         self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
         self.lost: dict[str, str] = {}
         """Modules without a form in fp64, and why."""
@@ -188,7 +198,7 @@ class ModuleProofs:
 
     def _is_inside(self, parameter: nn.Parameter) -> bool:
         """Return whether the module that owns the parameter is being called, and not one around it alone."""
-        return any(parameter is own for module, *_ in self._open for own in module.parameters(recurse=False))
+        return any(parameter is own for each in self._open for own in each.module.parameters(recurse=False))
 
     def forward_done(self) -> None:
         """Stop hooking after the forward pass, so recomputation is ignored."""
@@ -199,7 +209,7 @@ class ModuleProofs:
         """Remove the hooks."""
         self._pass.close()
         self._hooks.close()
-        self._aliases = []  # which hold the graph, whose hooks hold this object
+        self._open.clear()  # which holds the graph, whose hooks hold this object
         self._expected.clear()
 
     def draws(self) -> tuple[Draws, ...]:
@@ -232,12 +242,19 @@ class ModuleProofs:
         """Hook the input gradients of a matrix product."""
         if not self._is_forward or is_summarizing():
             return None
-        self._open.append((module, len(self._draws.found), None))
-        self._aliases = []
+        entered = _Entered(module, len(self._draws.found))
+        self._open.append(entered)
+
+        def alias(value: torch.Tensor) -> torch.Tensor:
+            if not (value.is_floating_point() and value.requires_grad and value.layout == torch.strided):
+                return value
+            entered.aliases.append(value.view_as(value))
+            return entered.aliases[-1]
+
         with self._guarded(type(module).__name__):
-            self._open[-1] = (module, len(self._draws.found), CallState(module, given, named))
+            entered.state = CallState(module, given, named)
             if _matrix(module) is not None:
-                return mapped(given, self._alias), mapped(named, self._alias)
+                return mapped(given, alias), mapped(named, alias)
         return None
 
     @contextlib.contextmanager
@@ -250,25 +267,17 @@ class ModuleProofs:
             self.lacks_memory |= is_out_of_memory(error)
             self.lost.setdefault(name, described(error))
 
-    def _alias(self, value: torch.Tensor) -> torch.Tensor:
-        if not (value.is_floating_point() and value.requires_grad and value.layout == torch.strided):
-            return value
-        self._aliases.append(value.view_as(value))
-        return self._aliases[-1]
-
     def _leaves(self, name: str, module: nn.Module, given: Any, named: Any, output: Any) -> None:
         """Compare a module's output with its definition; register for its gradient."""
         while self._is_forward and self._open and not is_summarizing():
             entered = self._open.pop()
-            if entered[0] is module:  # else its call ended by an error
+            if entered.module is module:  # else its call ended by an error
                 with self._guarded(name or type(module).__name__):
                     self._check(name, entered, (given, named), output)
                 return
 
-    def _check(
-        self, name: str, entered: tuple[nn.Module, int, CallState | None], inputs: tuple[Any, Any], output: Any
-    ) -> None:  # fmt: skip
-        (module, first, state), native = entered, first_tensor(output)
+    def _check(self, name: str, entered: _Entered, inputs: tuple[Any, Any], output: Any) -> None:
+        module, first, state, native = entered.module, entered.num_draws, entered.state, first_tensor(output)
         self._draws.name(first, name)
         if isinstance(module, nn.Dropout) and not module.inplace and inputs[0] and native is not None:
             self._draws.dropped(first, inputs[0][0], native)
@@ -295,7 +304,7 @@ class ModuleProofs:
         elif native.requires_grad and (name or self._uses is not None):
             watch = native.register_hook if self._uses is None else partial(_when_changed, native)
             watch(partial(self._passed, call))
-            for place, alias in enumerate(self._aliases if weight is not None else ()):
+            for place, alias in enumerate(entered.aliases):
                 alias.register_hook(partial(self._reached, call, place))
 
     def _output(self, call: _Call, rounded: torch.dtype | None = None, trial: int = 0) -> torch.Tensor | None:
@@ -410,10 +419,11 @@ class ModuleProofs:
         weight = _matrix(call.module)
         if place not in call.passed or weight is None:
             return
-        dtype = SHORT.get(self.precision, native.dtype)
-        terms = weight.numel() // native.shape[-1]
-        found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
-        self._compare(found, native, lambda trial: torch.sqrt(self._moved_by(call, place, trial)))
+        with self._guarded(call.name or call.kind):
+            dtype = SHORT.get(self.precision, native.dtype)
+            terms = weight.numel() // native.shape[-1]
+            found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
+            self._compare(found, native, lambda trial: torch.sqrt(self._moved_by(call, place, trial)))
 
     def gradients(
         self, names: Mapping[torch.Tensor, str], scale: float, own: Mapping[torch.Tensor, torch.Tensor] | None = None
