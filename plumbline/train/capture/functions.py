@@ -22,7 +22,7 @@ from plumbline.train.capture.tensors import named_tensors
 from plumbline.train.capture.window import few_rows
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.failure import MODULE_ERRORS, described
-from plumbline.train.proof.isolation import by_owner, is_closed, repetition, replaced_function
+from plumbline.train.proof.isolation import copied_buffers, is_closed, repetition, replaced_function
 
 _LONGEST, _MOST_VALUES, _MOST_ARGUMENTS = 120, 8, 32
 _OF_MACHINE = frozenset({"device", "out"})
@@ -110,8 +110,7 @@ def called_functions(model: nn.Module, given: tuple[Any, ...], named: dict[str, 
     lost = "" if is_closed([given, named]) else "the model is given an object that a call may change"
     if (name := replaced_function()) or lost:
         return FunctionCalls(lost=lost or f"{name} is replaced")
-    few, keywords = few_rows([list(given), named])
-    buffers = {name: value.detach().clone() for name, value in by_owner(model, "named_buffers")}
+    (few, keywords), buffers = few_rows([list(given), named]), copied_buffers(model)
     device = next(model.parameters()).device
     # Without its cache, which would keep copies of this pass for the training's own.
     as_trained = torch.autocast(

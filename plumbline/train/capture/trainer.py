@@ -7,6 +7,18 @@ from typing import Any
 from plumbline.train.capture.session import Capture
 
 
+class _Recording:
+    """Part of a callback that records one training."""
+
+    _run: Capture | None = None
+    _num_updates = 0
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Write the record of a training that ended early."""
+        if self._run is not None:
+            self._run.__exit__(None, None, None)
+
+
 def hugging_face_callback(folder: str | None = None, *, steps: int, **settings: Any) -> Any:
     """Return a callback: `Trainer(..., callbacks=[hugging_face_callback("runs/aws", steps=20)])`.
 
@@ -14,11 +26,8 @@ def hugging_face_callback(folder: str | None = None, *, steps: int, **settings: 
     """
     from transformers import TrainerCallback
 
-    class Callback(TrainerCallback):  # type: ignore[misc]
+    class Callback(_Recording, TrainerCallback):  # type: ignore[misc]
         """Recorder of a Trainer's loop."""
-
-        def __init__(self) -> None:
-            self._run: Capture | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - a callback
             """Hook model and optimizer."""
@@ -29,11 +38,6 @@ def hugging_face_callback(folder: str | None = None, *, steps: int, **settings: 
             """End a step, which may have had several micro-batches."""
             if self._run is not None:
                 self._run.step()
-
-        def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002 - a callback
-            """Write the record of a training that ended early."""
-            if self._run is not None:
-                self._run.__exit__(None, None, None)
 
     return Callback()
 
@@ -46,12 +50,8 @@ def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any
     from lightning.pytorch import Callback as Base  # type: ignore[import-not-found]
     from lightning.pytorch import LightningModule
 
-    class Callback(Base):  # type: ignore[misc]
+    class Callback(_Recording, Base):  # type: ignore[misc]
         """Recorder of a Lightning loop."""
-
-        def __init__(self) -> None:
-            self._run: Capture | None = None
-            self._num_updates = 0
 
         def on_train_start(self, trainer: Any, module: Any) -> None:
             """Hook model and optimizers."""
@@ -66,10 +66,5 @@ def lightning_callback(folder: str | None = None, *, steps: int, **settings: Any
             if self._run is not None and trainer.global_step > self._num_updates:
                 self._num_updates = trainer.global_step
                 self._run.step()
-
-        def on_train_end(self, trainer: Any, module: Any) -> None:  # noqa: ARG002 - a callback
-            """Write the record of a training that ended early."""
-            if self._run is not None:
-                self._run.__exit__(None, None, None)
 
     return Callback()

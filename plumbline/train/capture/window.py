@@ -19,6 +19,7 @@ from plumbline.train.failure import MODULE_ERRORS, described
 from plumbline.train.models.dropout import without_dropout
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
 from plumbline.train.proof.isolation import by_owner, mapped, repetition, tensors_in
+from plumbline.train.proof.repeated import in_double
 from plumbline.train.watch.calls import ModuleCalls, first_tensor
 
 _ROWS = 4
@@ -32,14 +33,9 @@ def _numbers(value: torch.Tensor) -> Numbers:
     return found if all(map(math.isfinite, found)) else None
 
 
-def _weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a value for each parameter, from its name and its own size to a power of two."""
-    made: dict[torch.Tensor, torch.Tensor] = {}
-    for name, value in model.named_parameters():
-        made[value] = (hashed(tuple(value.shape), name, value.device) * _power(value)).requires_grad_(
-            value.requires_grad
-        )
-    return {name: made[value] for name, value in by_owner(model, "named_parameters")}
+def _made_weight(name: str, value: torch.Tensor) -> torch.Tensor:
+    """Return a value for a parameter, from its name and its own size to a power of two."""
+    return (hashed(tuple(value.shape), name, value.device) * _power(value)).requires_grad_(value.requires_grad)
 
 
 def _power(value: torch.Tensor) -> float:
@@ -99,11 +95,8 @@ def fp64_pass(model: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -
     def see(name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
         outputs.append((name, type(module).__name__, _numbers(value)))
 
-    calls, weights = ModuleCalls(see), _weights(model)
-    buffers = {
-        name: value.detach().double() if value.is_floating_point() else value.detach().clone()
-        for name, value in by_owner(model, "named_buffers")
-    }
+    calls, weights = ModuleCalls(see), by_owner(model, "named_parameters", _made_weight)
+    buffers = by_owner(model, "named_buffers", lambda _, value: in_double(value).clone())
     wanted = {name: weights[name] for name, value in model.named_parameters() if value.requires_grad}
     device = next(iter(weights.values())).device
     try:

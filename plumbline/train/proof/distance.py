@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from plumbline.schema.proof import ProofError
 from plumbline.schema.stage import STAGES, Stage
 from plumbline.train.digests import finite, read_losses
+from plumbline.train.failure import MODULE_ERRORS, described, is_out_of_memory
+from plumbline.train.watch.summaries import aside
 
 NO_FORM = -1.0
 """Error of a tensor whose definition is not finite in fp64, such as a mask that becomes minus infinity there."""
@@ -42,8 +45,24 @@ def read(found: list[Found]) -> tuple[list[ProofError], dict[str, str]]:
     return listed, {each.name: "not finite in fp64, or not twice the same" for each, error in pairs if error == NO_FORM}
 
 
+class Lost(dict[str, str]):
+    """Why tensors are not proven, by name."""
+
+    lacks_memory = False
+
+    @contextlib.contextmanager
+    def guarded(self, name: str) -> Iterator[None]:
+        """End what a check does by its error, as lost: it never ends a training."""
+        try:
+            with aside():
+                yield
+        except MODULE_ERRORS as error:
+            self.lacks_memory |= is_out_of_memory(error)
+            self.setdefault(name, described(error))
+
+
 def as_text(lost: Mapping[str, str]) -> str:
-    """Return why tensors are not proven, by name, as a proof holds it."""
+    """Return why tensors are not proven, as a proof holds it."""
     return "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
 
 

@@ -43,12 +43,25 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def by_owner(
-    module: nn.Module, kind: Literal["named_parameters", "named_buffers"]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each tensor of a module, once for each module that owns it."""
+    module: nn.Module,
+    kind: Literal["named_parameters", "named_buffers"],
+    change: Callable[[str, torch.Tensor], torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of a module, by the name of each of their owners; `change` is applied once to each tensor."""
+    changed: dict[torch.Tensor, torch.Tensor] = {}
+    found: dict[str, torch.Tensor] = {}
     for path, owner in module.named_modules():
-        for name, value in getattr(owner, kind)(recurse=False):
-            yield f"{path}.{name}" if path else name, value
+        for own, value in getattr(owner, kind)(recurse=False):
+            name = f"{path}.{own}" if path else own
+            if value not in changed:
+                changed[value] = change(name, value)
+            found[name] = changed[value]
+    return found
+
+
+def copied_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of a module's buffers, which a call may change."""
+    return by_owner(module, "named_buffers", lambda _, value: value.detach().clone())
 
 
 def is_closed(value: Any) -> bool:
@@ -84,7 +97,7 @@ class CallState:
     """State before a module's call, as far as the call may change it."""
 
     def __init__(self, module: nn.Module, given: Any, named: Any) -> None:
-        self.buffers = {name: value.detach().clone() for name, value in by_owner(module, "named_buffers")}
+        self.buffers = copied_buffers(module)
         self._marks = _marks(module)
         self._is_closed = is_closed(given) and is_closed(named)
         in_place = any(getattr(each, "inplace", False) for each in module.modules())

@@ -6,7 +6,6 @@ from what it passes to the output. Only references to the native inputs are kept
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -22,8 +21,7 @@ from torch.func import functional_call
 from plumbline.schema.proof import Draws
 from plumbline.schema.spec import Precision
 from plumbline.schema.tolerance import sum_limit
-from plumbline.train.failure import MODULE_ERRORS, described, is_out_of_memory
-from plumbline.train.proof.distance import NO_FORM, Found, distance, error_of, size_of, unit_of
+from plumbline.train.proof.distance import NO_FORM, Found, Lost, distance, error_of, size_of, unit_of
 from plumbline.train.proof.draws import Draw, NativeDraws, drops
 from plumbline.train.proof.isolation import (
     CallState,
@@ -124,10 +122,7 @@ class _Call:
 
     def parameters_by(self, change: _Change) -> dict[str, torch.Tensor]:
         """Return the parameters by name, with `change` applied to each."""
-        changed: dict[torch.Tensor, torch.Tensor] = {}
-        for value in self.module.parameters():
-            changed[value] = change(value)
-        return {name: changed[value] for name, value in by_owner(self.module, "named_parameters")}
+        return by_owner(self.module, "named_parameters", lambda _, value: change(value))
 
     def output(self, parameters: dict[str, torch.Tensor], inputs: tuple[Any, dict[str, Any]]) -> torch.Tensor | None:
         """Return the module's output by its definition in fp64."""
@@ -176,9 +171,7 @@ class ModuleProofs:
         self._is_forward, self._unproven = False, ""
         self._open: list[_Entered] = []
         self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
-        self.lost: dict[str, str] = {}
-        """Modules without a form in fp64, and why."""
-        self.lacks_memory = False
+        self.lost = Lost()
         self._uses = OutsideUses(self._is_inside) if is_foreign else None
         self._hooks, self._pass = ExitStack(), ExitStack()
         for name, module in regions(model, is_foreign=is_foreign):
@@ -230,7 +223,7 @@ class ModuleProofs:
 
     def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
         """Return an fp64 recomputation, or `None` if unsupported."""
-        with self._guarded(call.name or "model"):
+        with self.lost.guarded(call.name or "model"):
             return compute()
         return None
 
@@ -251,28 +244,18 @@ class ModuleProofs:
             entered.aliases.append(value.view_as(value))
             return entered.aliases[-1]
 
-        with self._guarded(type(module).__name__):
+        with self.lost.guarded(type(module).__name__):
             entered.state = CallState(module, given, named)
             if _matrix(module) is not None:
                 return mapped(given, alias), mapped(named, alias)
         return None
-
-    @contextlib.contextmanager
-    def _guarded(self, name: str) -> Iterator[None]:
-        """End what a check does by its error, as lost: it never ends a training."""
-        try:
-            with aside():
-                yield
-        except MODULE_ERRORS as error:
-            self.lacks_memory |= is_out_of_memory(error)
-            self.lost.setdefault(name, described(error))
 
     def _leaves(self, name: str, module: nn.Module, given: Any, named: Any, output: Any) -> None:
         """Compare a module's output with its definition; register for its gradient."""
         while self._is_forward and self._open and not is_summarizing():
             entered = self._open.pop()
             if entered.module is module:  # else its call ended by an error
-                with self._guarded(name or type(module).__name__):
+                with self.lost.guarded(name or type(module).__name__):
                     self._check(name, entered, (given, named), output)
                 return
 
@@ -329,7 +312,7 @@ class ModuleProofs:
             self._unproven = "are computed under autocast, which leaves their formats to it"
         if call.level != "leaf" and any(isinstance(each, (*KINKED, *_CHANNELS)) for each in call.module.modules()):
             return
-        with self._guarded(call.name or call.kind):
+        with self.lost.guarded(call.name or call.kind):
             self._expect(call, gradient)
 
     def _expect(self, call: _Call, gradient: torch.Tensor) -> None:
@@ -419,7 +402,7 @@ class ModuleProofs:
         weight = _matrix(call.module)
         if place not in call.passed or weight is None:
             return
-        with self._guarded(call.name or call.kind):
+        with self.lost.guarded(call.name or call.kind):
             dtype = SHORT.get(self.precision, native.dtype)
             terms = weight.numel() // native.shape[-1]
             found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))

@@ -21,11 +21,11 @@ from plumbline.train.checkpoint import read_moments
 from plumbline.train.compat.transformers import attention_of
 from plumbline.train.digests import checksum, read_losses
 from plumbline.train.engine import Engine, Observer, StepOutcome
-from plumbline.train.failure import MODULE_ERRORS, described, is_out_of_memory
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.definitions import other_settings
 from plumbline.train.proof.distance import (
     Found,
+    Lost,
     as_text,
     changed_state,
     distance,
@@ -57,9 +57,7 @@ class Prover(Observer):
             value: name for name, value in engine.bare.named_parameters() if value.requires_grad
         }
         self._found: list[Found] = []
-        self._lost: dict[str, str] = {}
-        """What could not be computed in fp64, and why."""
-        self._lacks_memory = False
+        self._lost = Lost()
         self._modules: ModuleProofs | None = None
         self._labels: torch.Tensor | None = None
         self._scale, self._skipped = 1.0, False
@@ -116,14 +114,15 @@ class Prover(Observer):
 
     def starts(self, step: int) -> None:
         """Hook the modules, unless the model is compiled."""
-        self._step, self._found, self._lost, self._lacks_memory = step, [], {}, False
+        self._step, self._found, self._lost = step, [], Lost()
         self._scale = self._engine.scaler.get_scale() if self._engine.scaler else 1.0
         self._update = UpdateCheck(self._engine.bare, self._engine.optimizer)
-        if self._update.lost:
-            self._lost["optimizer"] = self._update.lost
         if not self._engine.is_compiled:
             engine = self._engine
             self._modules = ModuleProofs(engine.bare, engine.ranks, engine.precision, self._found)
+            self._lost = self._modules.lost
+        if self._update.lost:
+            self._lost["optimizer"] = self._update.lost
 
     def feeds(self, local: Batch, first_row: int) -> None:  # noqa: ARG002 - an observer's signature
         """Store the labels, and hook the forward pass."""
@@ -139,20 +138,18 @@ class Prover(Observer):
         if labels is None:
             return
         dtype, kind = logits.dtype if logits.is_cuda else loss.dtype, type(self._engine.bare).__name__
-        try:
-            mean, slope = self._defined(logits, labels)
-            moved, moved_slope = self._defined(logits, labels, dtype)
-        except MODULE_ERRORS as reason:  # such as too little memory for logits in fp64
-            self._lacks_memory = is_out_of_memory(reason)
-            self._lost["loss"] = described(reason)
+        exact, moved = None, None
+        with self._lost.guarded("loss"):  # such as too little memory for logits in fp64
+            exact, moved = self._defined(logits, labels), self._defined(logits, labels, dtype)
+        if exact is None or moved is None:
             return
         # CUDA's autocast rounds the probabilities' sums to the logits' format.
-        error = error_of(distance(loss, mean), moved_size(mean, moved, dtype), dtype)
+        error = error_of(distance(loss, exact[0]), moved_size(exact[0], moved[0], dtype), dtype)
         self._found.append(Found("loss", "loss", kind, dtype, logits.shape[-1], error))
         weight: list[torch.Tensor] = []
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
-        size = moved_size(slope, moved_slope, dtype)
-        logits.register_hook(partial(self._of_logits, slope, size, weight, kind))
+        size = moved_size(exact[1], moved[1], dtype)
+        logits.register_hook(partial(self._of_logits, exact[1], size, weight, kind))
 
     def _defined(
         self, logits: torch.Tensor, labels: torch.Tensor, rounded: torch.dtype | None = None
@@ -224,12 +221,9 @@ class Prover(Observer):
             self._skip()
             return
         listed, formless = read(self._found)
-        lost, lacks_memory = {**self._lost, **formless}, self._lacks_memory
-        if self._modules is not None:
-            lost, lacks_memory = {**self._modules.lost, **lost}, lacks_memory or self._modules.lacks_memory
         proof = Proof(
-            step=self._step, errors=tuple(listed), tensors=len(listed), draws=self._draws(), lost=as_text(lost),
-            lacks_memory=lacks_memory,
+            step=self._step, errors=tuple(listed), tensors=len(listed), draws=self._draws(),
+            lost=as_text(self._lost | formless), lacks_memory=self._lost.lacks_memory,
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}
