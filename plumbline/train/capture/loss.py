@@ -15,7 +15,7 @@ from plumbline.schema.errors import ConfigurationError
 from plumbline.train.capture.loop import Definition, Loop
 from plumbline.train.capture.window import made_input
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
-from plumbline.train.proof.distance import Found, distance, error_of, moved_size
+from plumbline.train.proof.distance import Found, error_of, moved_size
 from plumbline.train.proof.isolation import mapped, repetition
 from plumbline.train.proof.repeated import Repeated, in_double
 from plumbline.train.watch.calls import first_tensor
@@ -133,15 +133,16 @@ class DefinedLoss:
         if dtype in (torch.bfloat16, torch.float16):  # in which each of its functions rounds
             self._run.unknown.setdefault(f"the loss's number beside its definition: computed in {dtype}")
             return []
-        off = defined[0].new_tensor(min(abs(float(loss) - each) for each in means))
-        error = error_of(off, moved_size(*defined, dtype), dtype)
+        nearest = min(means, key=lambda mean: abs(float(loss) - mean))
+        native, exact = defined[0].new_tensor(float(loss)), defined[0].new_tensor(nearest)
+        error = error_of(native, exact, moved_size(*defined, dtype), dtype)
         return [Found("loss", "loss", type(self._run.model).__name__, dtype, logits.numel(), error)]
 
     def _of_logits(self, passed: torch.Tensor, slope: torch.Tensor, moved: torch.Tensor) -> Found:
         """Compare the logits' gradient up to one factor, as a loop may scale its loss."""
         factor = (passed.double() * slope).sum() / slope.square().sum().clamp_min(1e-300)
         size = moved_size(slope, moved, passed.dtype) * factor.abs()
-        error = error_of(distance(passed, slope * factor), size, passed.dtype)
+        error = error_of(passed, slope * factor, size, passed.dtype)
         return Found("loss", "logits", type(self._run.model).__name__, passed.dtype, slope.numel(), error)
 
     def _portable(self, outputs: Any, batch: Any) -> float:

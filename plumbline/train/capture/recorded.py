@@ -24,7 +24,7 @@ from plumbline.train.capture.loss import DefinedLoss
 from plumbline.train.digests import digest_tensors, finite
 from plumbline.train.numerics import read_settings
 from plumbline.train.optimizers import group_rates, held_by
-from plumbline.train.proof.distance import Found, as_text, changed_state, read
+from plumbline.train.proof.distance import Found, Lost, changed_state, read
 from plumbline.train.proof.isolation import replaced_function
 from plumbline.train.proof.modules import CONVOLUTIONS, ModuleProofs
 from plumbline.train.proof.repeated import chances
@@ -270,14 +270,14 @@ class RecordedStep:
 
     def _prove(self) -> None:
         listed, formless = read(self._found)
-        lost = (dict(self._modules.lost) if self._modules is not None else {}) | formless
+        lost, draws = (self._modules.lost, self._modules.draws()) if self._modules is not None else (Lost(), ())
+        lost.update(formless)
         if self._unproven:
             lost["modules"] = self._unproven
-        lost |= {f"updates {place}": check.lost for place, check in enumerate(self._updates.values()) if check.lost}
-        draws = self._modules.draws() if self._modules is not None else ()
+        lost.update((f"updates {place}", each.lost) for place, each in enumerate(self._updates.values()) if each.lost)
         self.proof = Proof(
             step=self.step, errors=() if self._is_skipped else tuple(listed), tensors=len(listed), draws=draws,
-            lost=as_text(lost), skipped=self._is_skipped,
+            lost=lost.text(), skipped=self._is_skipped,
         )  # fmt: skip
 
 

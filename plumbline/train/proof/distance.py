@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +50,10 @@ class Lost(dict[str, str]):
 
     lacks_memory = False
 
+    def text(self) -> str:
+        """Return all names and reasons, as a proof holds them."""
+        return "; ".join(f"{name}: {reason}" for name, reason in self.items())[:1000]
+
     @contextlib.contextmanager
     def guarded(self, name: str) -> Iterator[None]:
         """End what a check does by its error, as lost: it never ends a training."""
@@ -59,11 +63,6 @@ class Lost(dict[str, str]):
         except MODULE_ERRORS as error:
             self.lacks_memory |= is_out_of_memory(error)
             self.setdefault(name, described(error))
-
-
-def as_text(lost: Mapping[str, str]) -> str:
-    """Return why tensors are not proven, as a proof holds it."""
-    return "; ".join(f"{name}: {reason}" for name, reason in lost.items())[:1000]
 
 
 def changed_state(name: str) -> ProofError:
@@ -92,6 +91,6 @@ def moved_size(exact: torch.Tensor, moved: torch.Tensor, dtype: torch.dtype) -> 
     return torch.maximum(size_of(exact), distance(moved, exact) / unit_of(dtype))
 
 
-def error_of(distance: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a distance relative to a size, in roundings of `dtype`."""
-    return distance / size.clamp_min(1e-300) / unit_of(dtype)
+def error_of(native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor's distance from its definition relative to a size, in roundings of `dtype`."""
+    return distance(native, exact) / size.clamp_min(1e-300) / unit_of(dtype)

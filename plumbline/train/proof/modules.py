@@ -481,13 +481,13 @@ class ModuleProofs:
         `found.error` is the definition. Where an error can be read without a wait, roundings are
         repeated only for a tensor that is not well within its limit, and again while it is beyond.
         """
-        size, off = size_of(found.error), distance(native, found.error)
-        error = error_of(off, size, found.dtype)
+        size = size_of(found.error)
+        error = error_of(native, found.error, size, found.dtype)
         limit = sum_limit(found.stage, str(found.dtype).removeprefix("torch."), found.terms)
         is_read = self._reads and float(error) <= limit / 2
         for trial in range(0 if is_read else MOST_TRIALS if self._reads else 1):
             size = torch.maximum(size, moved(trial))  # NaN if unknown
-            error = error_of(off, size, found.dtype)
+            error = error_of(native, found.error, size, found.dtype)
             if self._reads and not float(error) > limit:
                 break
         self._found.append(replace(found, error=torch.where(torch.isfinite(size), error, NO_FORM)))

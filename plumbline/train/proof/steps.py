@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,18 +22,7 @@ from plumbline.train.digests import checksum, read_losses
 from plumbline.train.engine import Engine, Observer, StepOutcome
 from plumbline.train.models.families import PORTABLE_DROPOUT
 from plumbline.train.proof.definitions import other_settings
-from plumbline.train.proof.distance import (
-    Found,
-    Lost,
-    as_text,
-    changed_state,
-    distance,
-    error_of,
-    moved_size,
-    read,
-    size_of,
-    unit_of,
-)
+from plumbline.train.proof.distance import Found, Lost, changed_state, error_of, moved_size, read, size_of, unit_of
 from plumbline.train.proof.draws import undrawn
 from plumbline.train.proof.modules import ModuleProofs
 from plumbline.train.proof.repeated import Repeated, chances
@@ -144,12 +132,17 @@ class Prover(Observer):
         if exact is None or moved is None:
             return
         # CUDA's autocast rounds the probabilities' sums to the logits' format.
-        error = error_of(distance(loss, exact[0]), moved_size(exact[0], moved[0], dtype), dtype)
+        error = error_of(loss, exact[0], moved_size(exact[0], moved[0], dtype), dtype)
         self._found.append(Found("loss", "loss", kind, dtype, logits.shape[-1], error))
-        weight: list[torch.Tensor] = []
+        slope, size, weight = exact[1], moved_size(exact[1], moved[1], dtype), list[torch.Tensor]()
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
-        size = moved_size(exact[1], moved[1], dtype)
-        logits.register_hook(partial(self._of_logits, exact[1], size, weight, kind))
+
+        def see(passed: torch.Tensor | None) -> None:
+            if passed is not None:  # a compiled model's own loss takes no gradient from outside
+                error = error_of(passed, slope * weight[0], size * weight[0].abs(), passed.dtype)
+                self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
+
+        logits.register_hook(see)
 
     def _defined(
         self, logits: torch.Tensor, labels: torch.Tensor, rounded: torch.dtype | None = None
@@ -161,19 +154,6 @@ class Prover(Observer):
             mean = self._engine.task.defined_loss(self._engine.unpacked(exact), labels)
             (slope,) = torch.autograd.grad(mean, exact)
         return mean.detach(), slope
-
-    def _of_logits(
-        self,
-        slope: torch.Tensor,
-        size: torch.Tensor,
-        weight: list[torch.Tensor],
-        kind: str,
-        passed: torch.Tensor | None,
-    ) -> None:
-        if passed is None:
-            return  # a compiled model's own loss takes no gradient from outside
-        error = error_of(distance(passed, slope * weight[0]), size * weight[0].abs(), passed.dtype)
-        self._found.append(Found("loss", "logits", kind, passed.dtype, slope.shape[-1], error))
 
     def backward_done(self) -> None:
         """Compare the complete gradients with their definitions."""
@@ -221,9 +201,10 @@ class Prover(Observer):
             self._skip()
             return
         listed, formless = read(self._found)
+        self._lost.update(formless)
         proof = Proof(
             step=self._step, errors=tuple(listed), tensors=len(listed), draws=self._draws(),
-            lost=as_text(self._lost | formless), lacks_memory=self._lost.lacks_memory,
+            lost=self._lost.text(), lacks_memory=self._lost.lacks_memory,
         )  # fmt: skip
         self.proofs.append(proof.to_json())
         self._found, self._sizes = [], {}
