@@ -61,6 +61,14 @@ class Ranks:
         """Return the sum of all processes' numbers, added in rank order."""
         return float(sum(self.gather(value)))
 
+    def summed(self, value: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all processes' tensors, in every process."""
+        if self.world == 1:
+            return value
+        total = value.clone()
+        dist.all_reduce(total)
+        return total
+
     def anyone(self, flag: bool) -> bool:
         """Return whether the flag is set in any process (cheap)."""
         if self.world == 1:

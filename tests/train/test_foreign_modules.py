@@ -200,7 +200,8 @@ def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted
         optimizer.zero_grad()
         loss.backward()
         if proofs is not None:
-            proofs.gradients({value: name for name, value in model.named_parameters()}, 1.0)
+            names = {value: name for name, value in model.named_parameters()}
+            proofs.gradients(names, {value: value.grad for value in names if value.grad is not None}, 1.0)
             proofs.close()
             lost |= proofs.lost
             draws += proofs.draws()

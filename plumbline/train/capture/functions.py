@@ -23,6 +23,7 @@ from plumbline.train.capture.window import few_rows
 from plumbline.train.compat.torch import without_compiler
 from plumbline.train.failure import MODULE_ERRORS, described
 from plumbline.train.proof.isolation import copied_buffers, is_closed, repetition, replaced_function
+from plumbline.train.watch.calls import hookable
 
 _LONGEST, _MOST_VALUES, _MOST_ARGUMENTS = 120, 8, 32
 _OF_MACHINE = frozenset({"device", "out"})
@@ -56,10 +57,9 @@ class _Functions(TorchFunctionMode):
     def hooked(self, model: nn.Module) -> ExitStack:
         """Follow the modules' calls until the returned context exits."""
         hooks = ExitStack()
-        for name, module in model.named_modules():
-            if not isinstance(module, torch.jit.ScriptModule):  # which takes no hooks
-                hooks.enter_context(module.register_forward_pre_hook(partial(self._enters, name or "model")))
-                hooks.enter_context(module.register_forward_hook(self._leaves, always_call=True))
+        for name, module in hookable(model):
+            hooks.enter_context(module.register_forward_pre_hook(partial(self._enters, name or "model")))
+            hooks.enter_context(module.register_forward_hook(self._leaves, always_call=True))
         return hooks
 
     def _enters(self, name: str, *_: Any) -> None:

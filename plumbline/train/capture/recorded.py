@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 
@@ -29,6 +28,7 @@ from plumbline.train.proof.isolation import replaced_function
 from plumbline.train.proof.modules import CONVOLUTIONS, ModuleProofs
 from plumbline.train.proof.repeated import chances
 from plumbline.train.proof.update import UpdateCheck
+from plumbline.train.ranks import Ranks
 from plumbline.train.watch.calls import ModuleCalls
 from plumbline.train.watch.summaries import TensorSummary, read_rows
 
@@ -80,7 +80,9 @@ class RecordedStep:
             if not run.is_compiled:
                 self._unproven = f"{name} is replaced" if name else may_round(run.model, run.ranks.device)
                 if not self._unproven and self._is_proven:
-                    self._modules = ModuleProofs(run.model, run.ranks, "fp32", self._found, is_foreign=True)
+                    # Each process shows the gradients that its own backward pass left.
+                    alone = Ranks(device=run.ranks.device)
+                    self._modules = ModuleProofs(run.model, alone, "fp32", self._found, is_foreign=True)
                     hooks.callback(self._modules.close)
                 hooks.enter_context(self._calls.hook(run.model))
                 self._calls.forward_done()
@@ -156,7 +158,7 @@ class RecordedStep:
             left = self._left if self._is_accumulating else {}
             self._modules.lost |= dict.fromkeys(left, "keeps a gradient of an earlier step")
             fresh = {value: each for value, each in own.items() if self._names[value] not in left}
-            self._modules.gradients(self._names, 1.0, fresh)
+            self._modules.gradients(self._names, fresh, 1.0)
         self._compare(own, {value: value.grad for value in own if value.grad is not None})
         if self._is_proven:
             self._updates[optimizer] = UpdateCheck(self._run.model, optimizer)
@@ -168,9 +170,7 @@ class RecordedStep:
         named = {self._names[value]: each.double() / scale for value, each in own.items() if value in seen}
         if not named or len({tuple(each) for each in ranks.gather(list(named))}) > 1:
             return
-        total = {name: each.clone() for name, each in named.items()}
-        for each in total.values() if ranks.world > 1 else ():
-            dist.all_reduce(each)
+        total = {name: ranks.summed(each) for name, each in named.items()}
         mean = {name: each / ranks.world for name, each in total.items()}
         native = {self._names[value]: each.detach().double() for value, each in seen.items()}
         if self._run.parts.world > 1:

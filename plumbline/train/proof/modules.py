@@ -35,7 +35,7 @@ from plumbline.train.proof.isolation import (
 )
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
 from plumbline.train.ranks import Ranks
-from plumbline.train.watch.calls import first_tensor
+from plumbline.train.watch.calls import first_tensor, hookable
 from plumbline.train.watch.summaries import aside, is_summarizing
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,9 +64,7 @@ def _when_changed(output: torch.Tensor, see: Callable[[torch.Tensor], None]) -> 
 
 def regions(model: nn.Module, *, is_foreign: bool = False) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules to check: leaves, their blocks, and the whole model if it is known, or one of these itself."""
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            continue  # which takes no hooks
+    for name, module in hookable(model):
         if (not name and not is_foreign) or not any(list(child.children()) for child in module.children()):
             yield name, module
 
@@ -409,44 +407,35 @@ class ModuleProofs:
             self._compare(found, native, lambda trial: torch.sqrt(self._moved_by(call, place, trial)))
 
     def gradients(
-        self, names: Mapping[torch.Tensor, str], scale: float, own: Mapping[torch.Tensor, torch.Tensor] | None = None
-    ) -> None:  # fmt: skip
-        """Compare the all-reduced gradients with definitions; `scale` is the loss scale.
-
-        `own`: this process's gradients, as its backward pass left them, instead.
-        """
-        ranks = self._ranks if own is None else Ranks(device=self._ranks.device)
-        given = {value: value.grad for value in names} if own is None else own
+        self, names: Mapping[torch.Tensor, str], given: Mapping[torch.Tensor, torch.Tensor], scale: float
+    ) -> None:
+        """Compare given gradients with their definitions over all processes; `scale` is the loss scale."""
         if self._unproven:
             self.lost["gradients"] = self._unproven
             return
-        factor, outside = scale * ranks.world, self._uses.found if self._uses is not None else set()
+        factor, outside = scale * self._ranks.world, self._uses.found if self._uses is not None else set()
         self.lost |= {names[each]: "is used by a function" for each in outside if each in names}
         comparable = {
             (level, names[parameter]): (parameter, expected)
             for (level, parameter), expected in self._expected.items()
-            if given.get(parameter) is not None and parameter not in outside and self._is_whole(parameter, expected)
+            if parameter in given and parameter not in outside and self._is_whole(parameter, expected)
         }
         if self._uses is not None:
             shown = {name for _, name in comparable} | self.lost.keys()
-            hidden = [
-                name for parameter, name in names.items() if given.get(parameter) is not None and name not in shown
-            ]
+            hidden = [name for parameter, name in names.items() if parameter in given and name not in shown]
             if hidden:
                 more = f" and {len(hidden) - 1} more" if len(hidden) > 1 else ""
                 self.lost["gradients"] = f"no repeated module shows all uses of {hidden[0]}{more}"
         # A process may have lost a module whose code did not compute in fp64 on its own rows.
-        everyone = ranks.gather(list(comparable))
+        everyone = self._ranks.gather(list(comparable))
         for level, name in everyone[0]:
             if not all((level, name) in known for known in everyone):
                 continue
             parameter, expected = comparable[level, name]
-            native = given[parameter]
-            assert native is not None  # noqa: S101 - asked above
-            exact = self._summed(expected.value, ranks) / factor
-            moved = partial(self._moved_sum, parameter, expected.calls, factor, ranks)
+            exact = self._ranks.summed(expected.value) / factor
+            moved = partial(self._moved_sum, parameter, expected.calls, factor)
             found = Found("gradient", name, expected.kind, expected.dtype, expected.rows, exact)
-            self._compare(found, native, moved)
+            self._compare(found, given[parameter], moved)
 
     def _is_whole(self, parameter: torch.Tensor, expected: _Gradient) -> bool:
         """Return whether an expected gradient includes all uses of its weight.
@@ -460,20 +449,10 @@ class ModuleProofs:
             )
         return len(leaf.calls) == len(expected.calls)
 
-    def _moved_sum(
-        self, parameter: torch.Tensor, calls: list[_Call], factor: float, ranks: Ranks, trial: int
-    ) -> torch.Tensor:  # fmt: skip
+    def _moved_sum(self, parameter: torch.Tensor, calls: list[_Call], factor: float, trial: int) -> torch.Tensor:
         """Return how far rounding moves a parameter's summed gradient, in roundings."""
         moved = torch.stack([self._moved_by(call, parameter, trial) for call in calls]).sum()
-        return self._summed(moved, ranks).sqrt() / factor
-
-    @staticmethod
-    def _summed(own: torch.Tensor, ranks: Ranks) -> torch.Tensor:
-        """Return the tensor summed over all processes."""
-        if ranks.world > 1:
-            own = own.clone()
-            dist.all_reduce(own)
-        return own
+        return self._ranks.summed(moved).sqrt() / factor
 
     def _compare(self, found: Found, native: torch.Tensor, moved: Callable[[int], torch.Tensor]) -> None:
         """Record a tensor's distance from its definition, and rounding's largest effect in some trials.

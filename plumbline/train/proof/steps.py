@@ -161,7 +161,8 @@ class Prover(Observer):
         self._norm = self._total()
         self._skipped = self._engine.scaler is not None and not math.isfinite(float(self._norm))
         if self._modules is not None and not self._skipped:
-            self._modules.gradients(self._names, self._scale)
+            given = {value: value.grad for value in self._names if value.grad is not None}
+            self._modules.gradients(self._names, given, self._scale)
 
     def _total(self) -> torch.Tensor:
         """Return the norm of all gradients: torch's own, if it is as near to its definition as its sums can be.

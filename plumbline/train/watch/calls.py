@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -45,6 +45,11 @@ def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
     raise TypeError(f"no tensor can be put into a {type(output).__name__}")
 
 
+def hookable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the names and modules that take hooks, which scripted ones do not."""
+    return ((name, each) for name, each in model.named_modules() if not isinstance(each, torch.jit.ScriptModule))
+
+
 class ModuleCalls:
     """Forward hooks that report module calls to `see`, which may replace outputs.
 
@@ -60,9 +65,7 @@ class ModuleCalls:
     def hook(self, model: nn.Module) -> ExitStack:
         """Hook all modules until the returned context exits."""
         hooks = ExitStack()
-        for name, module in model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):
-                continue  # which takes no hooks
+        for name, module in hookable(model):
             hooks.enter_context(module.register_forward_hook(partial(self._called, name or "model")))
         return hooks
 
