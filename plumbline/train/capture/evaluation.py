@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from torch import nn
 
 from plumbline.train.proof.draws import NativeDraws, drops
+from plumbline.train.proof.isolation import replaced_function
+from plumbline.train.watch.calls import hookable
 
 
 class FirstEvaluation:
@@ -18,12 +20,13 @@ class FirstEvaluation:
 
     def begins(self, model: nn.Module, root: nn.Module) -> None:
         """Watch the call of `root` that begins, if it is the first one in evaluation mode; names are the model's."""
-        if self._draws is not None or any(each.training for each in root.modules()) or not drops(root):
+        is_evaluation = not any(each.training for each in root.modules())
+        if self._draws is not None or not is_evaluation or not drops(root) or replaced_function():
             return
         self._draws = draws = NativeDraws()
         begun, enter = list[int](), self._hooks.enter_context
         inside = set(root.modules()) - {root}  # whose own call has begun
-        for name, each in model.named_modules():
+        for name, each in hookable(model):
             if each in inside:
                 enter(each.register_forward_pre_hook(lambda *_: begun.append(len(draws.found))))
                 enter(each.register_forward_hook(lambda *_, name=name: draws.name(begun.pop(), name)))

@@ -266,6 +266,9 @@ def _state(make: Callable[[], nn.Module], folder: Path | None) -> Any:
             optimizer.zero_grad()
             model(torch.randn(5, 6)).square().mean().backward()
             optimizer.step()
+            with torch.no_grad():
+                model.eval()(torch.randn(5, 6))
+            model.train()
             ends()
 
     if folder is None:
