@@ -167,7 +167,7 @@ def digest_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def shared_mark(marks: Sequence[str | None]) -> str:
-    """Return the checksum of all processes, or the digest of theirs where they differ."""
+    """Return the processes' common checksum, or a digest of different ones."""
     return marks[0] if marks[0] is not None and len(set(marks)) == 1 else digest_json(list(marks))[:SHORT_DIGITS]
 
 

@@ -78,7 +78,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def described(error: BaseException, most: int = 160) -> str:
-    """Return an error's class and the first line of its text, at most `most` characters."""
+    """Return an error's class and first line, in `most` characters."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:most]
 
 

@@ -79,12 +79,12 @@ def _scalars(group: dict[str, Any]) -> dict[str, bool | int | float | str | None
 
 
 def held_by(*optimizers: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """Return the parameters that optimizers update, in the order of their groups."""
+    """Return the parameters that optimizers update, in group order."""
     return [value for optimizer in optimizers for group in optimizer.param_groups for value in group["params"]]
 
 
 def shown_rates(rates: tuple[float, ...]) -> float | tuple[float, ...]:
-    """Return the rate of all groups, or the rates where they differ."""
+    """Return one rate if all groups share it, else all rates."""
     return rates[0] if len(set(rates)) == 1 else rates
 
 

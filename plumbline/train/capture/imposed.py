@@ -28,7 +28,7 @@ _STATES = "state"
 
 @torch.no_grad()
 def _overwrite(stage: Stage, tensors: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
-    """Overwrite tensors by wanted ones of equal names and shapes."""
+    """Overwrite tensors by the wanted ones of equal names."""
     for name in wanted.keys() & tensors.keys():
         check_shape(f"{stage} of {name}", wanted[name], tensors[name])
         tensors[name].copy_(wanted[name])

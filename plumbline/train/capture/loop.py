@@ -63,7 +63,7 @@ class Loop:
 
     @property
     def is_aside(self) -> bool:
-        """Return whether a hook or a check works, whose calls are no part of the training."""
+        """Return whether a hook or check makes calls of its own."""
         return self.is_busy or is_summarizing()
 
     @contextlib.contextmanager

@@ -70,7 +70,7 @@ def _of_process(steps: Sequence[CapturedStep]) -> list[dict[str, Any]]:
 
 
 def _by_field(passes: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the values of all passes that have a field, by its name."""
+    """Return the values of all passes, by field."""
     names = {name for each in passes for name in each}
     return {name: [each[name] for each in passes if name in each] for name in names}
 

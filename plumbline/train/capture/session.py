@@ -294,7 +294,8 @@ class Capture:
             step.ends(batch, loss)
             if full is not None:
                 full.ends(batch, step.shown_loss)
-            self.log.add(step, full)
+                self.log.full.append(full)
+            self.log.steps.append(step)
             self._num_calls, self._num_updating = None, 0
         if self.log.num_steps >= self.loop.steps:
             self._write(None)

@@ -214,9 +214,3 @@ class Steps:
         tensors = [value for _, value in named_tensors(arguments(module.forward, given, named))]
         marks = [row_marks(value) for value in tensors if not value.is_floating_point() and not value.is_complex()]
         self.evaluations.append((self.num_steps, _sum(marks, self.run.ranks.device)))
-
-    def add(self, step: CapturedStep, full: RecordedStep | None) -> None:
-        """Store a complete step."""
-        self.steps.append(step)
-        if full is not None:
-            self.full.append(full)

@@ -68,7 +68,7 @@ def made_input(value: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def few_rows(given: Any) -> Any:
-    """Return copies of a call's arguments; a few rows of each tensor, where all have as many."""
+    """Return copies of a call's arguments, cut where all have equal rows."""
     tensors = tensors_in(given)
     sizes = {each.shape[0] for each in tensors if each.dim()}
     is_square = any(size in each.shape[1:] for size in sizes for each in tensors)  # such as a graph's matrix

@@ -56,7 +56,7 @@ class Lost(dict[str, str]):
 
     @contextlib.contextmanager
     def guarded(self, name: str) -> Iterator[None]:
-        """End what a check does by its error, as lost: it never ends a training."""
+        """List an error of a check as lost; no check ends a training."""
         try:
             with aside():
                 yield
@@ -87,10 +87,10 @@ def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 
 
 def moved_size(exact: torch.Tensor, moved: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a definition's size, or the roundings by which `moved` differs from it where these are more."""
+    """Return a definition's size, or how many roundings move it if more."""
     return torch.maximum(size_of(exact), distance(moved, exact) / unit_of(dtype))
 
 
 def error_of(native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor's distance from its definition relative to a size, in roundings of `dtype`."""
+    """Return the distance from a definition relative to `size`, in roundings of `dtype`."""
     return distance(native, exact) / size.clamp_min(1e-300) / unit_of(dtype)

@@ -50,9 +50,10 @@ class Draw:
 
 
 def dropout_of(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[str, float, dict[str, Any]]:
-    """Return whether a call is attention or dropout, its dropout rate, and its arguments by name.
+    """Return a call's kind, dropout rate and arguments by name.
 
-    Dropout that a library renamed shows by its arguments. Alpha dropout sets no zeros, and so is none.
+    The kind is attention, dropout, or "" for other functions. Dropout that a library renamed shows by its arguments.
+    Alpha dropout sets no zeros, and so is none.
     """
     name = getattr(func, "__name__", "")
     if name == ATTENTION:
@@ -77,7 +78,7 @@ def _generator(device: torch.device) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _replayed(device: torch.device, state: torch.Tensor) -> Iterator[None]:
-    """Draw what the generator draws from its `state` on, and put it back behind the context."""
+    """Draw from the generator's `state` on, and restore the generator afterwards."""
     with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
         yield
@@ -102,7 +103,7 @@ def _kept_in_attention(func: Any, given: dict[str, Any], state: torch.Tensor) ->
 
 
 def _of_attention(func: Any, given: dict[str, Any], rate: float, state: torch.Tensor) -> Draw:
-    """Return the mask of an attention call that began at the generator's `state`."""
+    """Return the draw of an attention call, from the generator's `state`."""
     kept = _kept_in_attention(func, given, state)
     whole = _kept_in_attention(func, {**given, "dropout_p": _LEAST_RATE}, state).sum()
     draw = Draw(kept, rate, whole, kept.sum())
@@ -113,7 +114,7 @@ def _of_attention(func: Any, given: dict[str, Any], rate: float, state: torch.Te
 def _kept(
     func: Any, call: tuple[Any, Any], read: torch.Tensor, state: torch.Tensor, output: torch.Tensor
 ) -> torch.Tensor:
-    """Return the mask of a dropout call, which `read` an input: where that is zero, by the same call on ones."""
+    """Return a dropout call's mask; zeros of its input `read` need the call on ones."""
     (args, named), kept, unknown = call, output.detach() != 0, read.detach() == 0
     if read.is_cuda or unknown.any():  # to ask a GPU would be a wait
         ones = torch.ones_like(read)

@@ -47,7 +47,7 @@ def by_owner(
     kind: Literal["named_parameters", "named_buffers"],
     change: Callable[[str, torch.Tensor], torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors of a module, by the name of each of their owners; `change` is applied once to each tensor."""
+    """Return a module's tensors by each owner's name, each changed once."""
     changed: dict[torch.Tensor, torch.Tensor] = {}
     found: dict[str, torch.Tensor] = {}
     for path, owner in module.named_modules():
@@ -60,7 +60,7 @@ def by_owner(
 
 
 def copied_buffers(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return copies of a module's buffers, which a call may change."""
+    """Return copies of a module's buffers."""
     return by_owner(module, "named_buffers", lambda _, value: value.detach().clone())
 
 
@@ -78,13 +78,13 @@ _HELD = frozenset(vars(nn.Module())) - {"training"}
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield the path of a module and of each child, its attributes, and those of its own code."""
+    """Yield each module's path, all its attributes, and its code's own."""
     for path, each in module.named_modules():
         yield path, vars(each), {name: value for name, value in vars(each).items() if name not in _HELD}
 
 
 def _marks(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """Return the plain values and the sizes of containers that a module and its children keep."""
+    """Return plain values and sizes of containers that modules keep."""
 
     def mark(value: Any) -> Any:
         is_container = isinstance(value, (list, dict, set))
@@ -226,7 +226,7 @@ def _content(value: Any) -> Any:
 
 @contextlib.contextmanager
 def repetition(model: nn.Module) -> Iterator[None]:
-    """Call a model again within the context, so that neither its training nor another process sees the calls."""
+    """Repeat a model's calls, unseen by training and other processes."""
     generators = generators_of(model, next(model.parameters()).device)
     with undisturbed(generators), restored(model), torch.enable_grad(), NoCollectives():
         yield

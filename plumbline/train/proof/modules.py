@@ -151,10 +151,8 @@ class _Gradient:
     value: torch.Tensor
     rows: int
     calls: list[_Call]
-    num_arrived: int = 0
-    """Calls of backward passes that have ended, with their sum and their rows."""
-    arrived: torch.Tensor | None = None
-    rows_arrived: int = 0
+    arrived: tuple[torch.Tensor, int, int] | None = None
+    """Value, rows and number of calls of the backward passes that have ended."""
 
 
 class ModuleProofs:
@@ -391,9 +389,10 @@ class ModuleProofs:
             if found is None:
                 continue
             if is_clear and found.arrived is not None:
-                found.value = found.value - found.arrived
-                found.calls, found.rows = found.calls[found.num_arrived :], found.rows - found.rows_arrived
-            found.arrived, found.num_arrived, found.rows_arrived = found.value.clone(), len(found.calls), found.rows
+                value, rows, num_calls = found.arrived
+                found.value, found.rows = found.value - value, found.rows - rows
+                found.calls = found.calls[num_calls:]
+            found.arrived = found.value.clone(), found.rows, len(found.calls)
 
     def _reached(self, call: _Call, place: int, native: torch.Tensor) -> None:
         """Compare an input's gradient from a matrix product with its definition."""
@@ -409,7 +408,7 @@ class ModuleProofs:
     def gradients(
         self, names: Mapping[torch.Tensor, str], given: Mapping[torch.Tensor, torch.Tensor], scale: float
     ) -> None:
-        """Compare given gradients with their definitions over all processes; `scale` is the loss scale."""
+        """Compare gradients with their definitions; `scale` is the loss scale."""
         if self._unproven:
             self.lost["gradients"] = self._unproven
             return

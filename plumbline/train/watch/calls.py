@@ -46,7 +46,7 @@ def with_first_tensor(output: Any, value: torch.Tensor) -> Any:
 
 
 def hookable(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the names and modules that take hooks, which scripted ones do not."""
+    """Yield modules that take hooks, by name: all but scripted ones."""
     return ((name, each) for name, each in model.named_modules() if not isinstance(each, torch.jit.ScriptModule))
 
 
