@@ -204,7 +204,7 @@ def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted
             proofs.gradients(names, {value: value.grad for value in names if value.grad is not None}, 1.0)
             proofs.close()
             lost |= proofs.lost
-            draws += proofs.draws()
+            draws += proofs.draws.summary()
         read = zip(found, read_losses([each.error for each in found]), strict=True)
         errors += [
             ProofError(stage=each.stage, name=each.name, kind=each.kind, dtype="float32", terms=each.terms, error=error)

@@ -136,17 +136,16 @@ class RecordedStep:
 
     def _see(self, name: str, module: nn.Module, _inputs: Any, value: torch.Tensor) -> None:
         with self._run.aside("a module's output"):
-            self._open("forward", name, type(module).__name__, value, leaf=next(module.children(), None) is None)
+            self._open("forward", name, value, module)
 
-    def _open(self, stage: Stage, name: str, kind: str, value: torch.Tensor, *, leaf: bool = True) -> None:
-        if value.layout != torch.strided:
-            return
-        summary = TensorSummary(value, value.shape, unsigned=False, sketched=True)
-        summary.add(value.detach().contiguous())
-        self._opened.append((stage, name, kind, leaf, summary))
-
-    def _owner(self, name: str) -> str:
-        return type(self._run.model.get_submodule(name.rpartition(".")[0])).__name__
+    def _open(self, stage: Stage, name: str, value: torch.Tensor, module: nn.Module | None = None) -> None:
+        """Summarise a module's output, or a parameter or buffer of the module in its name."""
+        if value.layout == torch.strided:
+            owner = self._run.model.get_submodule(name.rpartition(".")[0]) if module is None else module
+            is_leaf = module is None or next(module.children(), None) is None
+            summary = TensorSummary(value, value.shape, unsigned=False, sketched=True)
+            summary.add(value.detach().contiguous())
+            self._opened.append((stage, name, type(owner).__name__, is_leaf, summary))
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Compare own with seen gradients, prove the own ones, and copy the optimizer's state."""
@@ -221,7 +220,7 @@ class RecordedStep:
         # Of several updates within a step, the last one counts.
         self._opened = [each for each in self._opened if each[0] != "optimizer" or each[1] not in held]
         for name, value in held.items():
-            self._open("optimizer", name, self._owner(name), value)
+            self._open("optimizer", name, value)
 
     def leaves(self, output: Any, given: dict[str, Any]) -> None:
         """Keep what the definition of the loss reads."""
@@ -232,15 +231,15 @@ class RecordedStep:
         """Read all tensors and errors from the device; release what holds the graph."""
         for value, name in self._names.items():
             if value in self._own:
-                self._open("gradient", name, self._owner(name), self._own[value])
+                self._open("gradient", name, self._own[value])
         for name, value in self._run.model.named_buffers():
             if value.is_floating_point():
-                self._open("optimizer", name, self._owner(name), value)
+                self._open("optimizer", name, value)
         if self._run.optimizers:
             held = set(held_by(*self._run.optimizers))
             unheld = {self._names[value]: value for value in self._own if value not in held}
             for name, value in unheld.items():
-                self._open("optimizer", name, self._owner(name), value)
+                self._open("optimizer", name, value)
             self.unheld = list(unheld)
         self._read()
         if self._loss is not None:
@@ -255,22 +254,20 @@ class RecordedStep:
 
     def _read(self) -> None:
         rows, _ = read_rows([summary for *_, summary in self._opened])
-        read = list(zip(self._opened, rows, strict=True))
-        for wanted in TAPPED:
-            for (stage, name, kind, leaf, summary), row in read:
-                if stage == wanted:
-                    found = summary.read(*row)
-                    self.sketches.append(found.sketch)
-                    self.taps.append(
-                        Tap(
-                            step=self.step, stage=stage, name=name, kind=kind, shape=found.shape, leaf=leaf,
-                            dtype=str(found.dtype).removeprefix("torch."), norm=finite(found.norm), sha256=found.sha256,
-                        )
-                    )  # fmt: skip
+        read = sorted(zip(self._opened, rows, strict=True), key=lambda each: TAPPED.index(each[0][0]))
+        for (stage, name, kind, leaf, summary), row in read:
+            found = summary.read(*row)
+            self.sketches.append(found.sketch)
+            self.taps.append(
+                Tap(
+                    step=self.step, stage=stage, name=name, kind=kind, shape=found.shape, leaf=leaf,
+                    dtype=str(found.dtype).removeprefix("torch."), norm=finite(found.norm), sha256=found.sha256,
+                )
+            )  # fmt: skip
 
     def _prove(self) -> None:
         listed, formless = read(self._found)
-        lost, draws = (self._modules.lost, self._modules.draws()) if self._modules is not None else (Lost(), ())
+        lost, draws = (self._modules.lost, self._modules.draws.summary()) if self._modules is not None else (Lost(), ())
         lost.update(formless)
         if self._unproven:
             lost["modules"] = self._unproven

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
-from plumbline.schema.proof import Draws
 from plumbline.schema.spec import Precision
 from plumbline.schema.tolerance import sum_limit
 from plumbline.train.proof.distance import NO_FORM, Found, Lost, distance, error_of, size_of, unit_of
@@ -36,7 +35,7 @@ from plumbline.train.proof.isolation import (
 from plumbline.train.proof.repeated import MOST_TRIALS, Repeated, in_double
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.calls import first_tensor, hookable
-from plumbline.train.watch.summaries import aside, is_summarizing
+from plumbline.train.watch.summaries import is_summarizing
 
 SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 KINKED = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh)
@@ -47,7 +46,6 @@ _CHANNELS = (
     nn.InstanceNorm2d, nn.InstanceNorm3d,
 )  # fmt: skip
 """Modules whose parameters belong to channels, the second dimension."""
-_Result = TypeVar("_Result")
 _Change = Callable[[torch.Tensor], torch.Tensor]
 Level = Literal["leaf", "block"]
 """Whether a module is one without children, or holds such."""
@@ -163,7 +161,7 @@ class ModuleProofs:
     ) -> None:
         """Hook the modules. In a foreign model functions may use weights of modules that they do not call."""
         self._model, self._ranks, self.precision, self._found = model, ranks, precision, found
-        self._draws, self._generators = NativeDraws(), generators_of(model, ranks.device)
+        self.draws, self._generators = NativeDraws(), generators_of(model, ranks.device)
         self._is_forward, self._unproven = False, ""
         self._open: list[_Entered] = []
         self._expected: dict[tuple[Level, torch.Tensor], _Gradient] = {}
@@ -176,6 +174,7 @@ class ModuleProofs:
             enter(module.register_forward_pre_hook(self._enters, with_kwargs=True, prepend=is_foreign))
             enter(module.register_forward_hook(partial(self._leaves, name), with_kwargs=True))
         self._reads = ranks.device.type == "cpu"
+        self._unknown = torch.full((), math.nan, dtype=torch.float64, device=ranks.device)
 
     def feeds(self) -> None:
         """Reset the hooks for the next forward pass."""
@@ -183,7 +182,7 @@ class ModuleProofs:
         if self._uses is not None:
             self._pass.enter_context(self._uses)
         if drops(self._model):
-            self._pass.enter_context(self._draws)
+            self._pass.enter_context(self.draws)
 
     def _is_inside(self, parameter: nn.Parameter) -> bool:
         """Return whether the module that owns the parameter is being called, and not one around it alone."""
@@ -201,14 +200,10 @@ class ModuleProofs:
         self._open.clear()  # which holds the graph, whose hooks hold this object
         self._expected.clear()
 
-    def draws(self) -> tuple[Draws, ...]:
-        """Return how many elements native dropout kept."""
-        return self._draws.summary()
-
-    def _exactly(self, repeated: Repeated) -> ExitStack:
+    def _exactly(self, call: _Call, repeated: Repeated) -> ExitStack:
         """Return a context for fp64 recomputation with known masks, which no hook takes for the training's."""
         stack = ExitStack()
-        stack.enter_context(aside())
+        stack.enter_context(self.lost.guarded(call.name or "model"))
         if self.precision in SHORT:
             stack.enter_context(torch.autocast(self._ranks.device.type, enabled=False))
         if self._uses is not None and dist.is_initialized():
@@ -216,12 +211,6 @@ class ModuleProofs:
         stack.enter_context(repeated)
         stack.enter_context(undisturbed(self._generators, repeated.drew))
         return stack
-
-    def _tried(self, call: _Call, compute: Callable[[], _Result]) -> _Result | None:
-        """Return an fp64 recomputation, or `None` if unsupported."""
-        with self.lost.guarded(call.name or "model"):
-            return compute()
-        return None
 
     def _format(self, call: _Call, dtype: torch.dtype) -> torch.dtype:
         """Return the lowest-precision dtype used within a module."""
@@ -231,7 +220,7 @@ class ModuleProofs:
         """Hook the input gradients of a matrix product."""
         if not self._is_forward or is_summarizing():
             return None
-        entered = _Entered(module, len(self._draws.found))
+        entered = _Entered(module, len(self.draws.found))
         self._open.append(entered)
 
         def alias(value: torch.Tensor) -> torch.Tensor:
@@ -257,16 +246,16 @@ class ModuleProofs:
 
     def _check(self, name: str, entered: _Entered, inputs: tuple[Any, Any], output: Any) -> None:
         module, first, state, native = entered.module, entered.num_draws, entered.state, first_tensor(output)
-        self._draws.name(first, name)
+        self.draws.name(first, name)
         if isinstance(module, nn.Dropout) and not module.inplace and inputs[0] and native is not None:
-            self._draws.dropped(first, inputs[0][0], native)
+            self.draws.dropped(first, inputs[0][0], native)
         if native is None or state is None or native.layout != torch.strided:
             return
         if why := state.why_not(module, output):
             self.lost.setdefault(name or "model", why)
             return
         given, named = mapped(state.inputs or inputs, torch.Tensor.detach)
-        call = _Call(name, module, (given, named), state.buffers, self._draws.found[first:])
+        call = _Call(name, module, (given, named), state.buffers, self.draws.found[first:])
         dtype, weight = self._format(call, native.dtype), _matrix(module)
         exact = self._output(call)
         if exact is None or exact.shape != native.shape:
@@ -290,8 +279,9 @@ class ModuleProofs:
         """Return a module's output by definition, if dropout masks are known."""
         repeated = Repeated(call.draws, rounded, trial)
         parameters, inputs = call.parameters_by(repeated.entered), call.inputs_by(repeated.entered)
-        with self._exactly(repeated), torch.no_grad():
-            found = self._tried(call, lambda: call.output(parameters, inputs))
+        found = None
+        with self._exactly(call, repeated), torch.no_grad():
+            found = call.output(parameters, inputs)
         if repeated.is_short:
             self.lost.setdefault(call.name or "model", "draws numbers of its own")
         return None if repeated.is_short else found
@@ -315,7 +305,7 @@ class ModuleProofs:
         exact = self._gradients(call, gradient)
         call.gradient = gradient
         if not self._reads:
-            self._moved(call, exact, 0)
+            self._moved(call, 0, exact)
             call.inputs, call.gradient = ((), {}), None
         dtype, rows = self._format(call, gradient.dtype), _num_terms(call.module, gradient)
         for key, expected in exact.items():
@@ -328,24 +318,22 @@ class ModuleProofs:
         """Return how far random rounding moves an output, in roundings."""
         moved, again = self._output(call, dtype, trial), self._output(call) if self._reads and not trial else exact
         if moved is None or again is None or (self._reads and not torch.equal(again, exact)):
-            return exact.new_tensor(math.nan)  # such as draws of a generator that nothing here sees
+            return self._unknown  # such as draws of a generator that nothing here sees
         return distance(moved, exact) / unit_of(dtype)
 
-    def _moved(self, call: _Call, exact: dict[torch.Tensor | int, torch.Tensor], trial: int) -> None:
-        """Measure how far random rounding moves each gradient of a call, squared."""
-        assert call.gradient is not None  # noqa: S101 - set by the backward pass
-        dtype = self._format(call, call.gradient.dtype)
-        moved = self._gradients(call, call.gradient, dtype, trial)
-        call.moved[trial] = {
-            key: (distance(moved[key], value) / unit_of(dtype)).square() for key, value in exact.items() if key in moved
-        }
-
-    def _moved_by(self, call: _Call, key: torch.Tensor | int, trial: int) -> torch.Tensor:
-        """Return how far rounding moves one gradient, squared; NaN if unknown."""
+    def _moved(
+        self, call: _Call, trial: int, exact: dict[torch.Tensor | int, torch.Tensor] | None = None
+    ) -> dict[torch.Tensor | int, torch.Tensor]:
+        """Return how far random rounding moves each gradient of a call, squared."""
         if trial not in call.moved and call.gradient is not None:
-            self._moved(call, self._gradients(call, call.gradient), trial)
-        lost = torch.full((), math.nan, dtype=torch.float64, device=self._ranks.device)
-        return call.moved.get(trial, {}).get(key, lost)
+            exact = self._gradients(call, call.gradient) if exact is None else exact
+            dtype = self._format(call, call.gradient.dtype)
+            moved = self._gradients(call, call.gradient, dtype, trial)
+            call.moved[trial] = {
+                key: (distance(moved[key], value) / unit_of(dtype)).square()
+                for key, value in exact.items() if key in moved
+            }  # fmt: skip
+        return call.moved.get(trial, {})
 
     def _gradients(
         self, call: _Call, gradient: torch.Tensor, rounded: torch.dtype | None = None, trial: int = 0
@@ -363,15 +351,14 @@ class ModuleProofs:
         inputs = call.inputs_by(leaf if _matrix(call.module) is not None else repeated.entered)
         parameters, passed = call.parameters_by(repeated.entered), repeated.entered(gradient)
         wanted |= {value: parameters[name].requires_grad_() for name, value in own.items()}
-        with self._exactly(repeated), torch.enable_grad():
-            output = self._tried(call, lambda: call.output(parameters, inputs))
+        found: tuple[torch.Tensor | None, ...] = ()
+        with self._exactly(call, repeated), torch.enable_grad():
+            output = call.output(parameters, inputs)
             if output is None or not output.requires_grad or output.shape != gradient.shape:
                 return {}
             # A module may compute its own forward pass again in the backward pass.
-            found = self._tried(
-                call, lambda: torch.autograd.grad(output, list(wanted.values()), passed, allow_unused=True)
-            )
-        known = () if repeated.is_short else found or ()
+            found = torch.autograd.grad(output, list(wanted.values()), passed, allow_unused=True)
+        known = () if repeated.is_short else found
         return {key: each for key, each in zip(wanted, known, strict=False) if each is not None}
 
     def _add(self, parameter: torch.Tensor, more: _Gradient, level: Level) -> None:
@@ -403,7 +390,7 @@ class ModuleProofs:
             dtype = SHORT.get(self.precision, native.dtype)
             terms = weight.numel() // native.shape[-1]
             found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
-            self._compare(found, native, lambda trial: torch.sqrt(self._moved_by(call, place, trial)))
+            self._compare(found, native, lambda trial: self._moved(call, trial).get(place, self._unknown).sqrt())
 
     def gradients(
         self, names: Mapping[torch.Tensor, str], given: Mapping[torch.Tensor, torch.Tensor], scale: float
@@ -450,7 +437,7 @@ class ModuleProofs:
 
     def _moved_sum(self, parameter: torch.Tensor, calls: list[_Call], factor: float, trial: int) -> torch.Tensor:
         """Return how far rounding moves a parameter's summed gradient, in roundings."""
-        moved = torch.stack([self._moved_by(call, parameter, trial) for call in calls]).sum()
+        moved = torch.stack([self._moved(call, trial).get(parameter, self._unknown) for call in calls]).sum()
         return self._ranks.summed(moved).sqrt() / factor
 
     def _compare(self, found: Found, native: torch.Tensor, moved: Callable[[int], torch.Tensor]) -> None:

@@ -214,7 +214,7 @@ class Prover(Observer):
         """Return how many elements dropout kept; of tested families also the modules that drew nothing."""
         if self._modules is None:
             return ()
-        found, model = self._modules.draws(), self._engine.bare
+        found, model = self._modules.draws.summary(), self._engine.bare
         is_tested = self._engine.spec.model.family in PORTABLE_DROPOUT and attention_of(model) in {"eager", "sdpa"}
         return (*found, *undrawn(model, {each.name for each in found})) if is_tested else found
 
