@@ -81,6 +81,18 @@ class _Cached(nn.Module):
         return torch.stack(cache.values).sum(0)
 
 
+class _Strict(nn.Module):
+    """Has a code that takes one format alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        assert hidden.dtype == torch.float32, "takes fp32"
+        return self.inner(hidden)
+
+
 class _Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -165,6 +177,7 @@ SHAPES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a weight of a function": (_Tied, "is used by a function"),
     "a weight beside a child": (lambda: _Scored(2.0), ""),
     "a weight beside a wider child": (lambda: _Scored(0.0), ""),
+    "a format that is asserted": (_Strict, "AssertionError: takes fp32"),
     "attention": (lambda: nn.TransformerEncoderLayer(WIDTH, 2, 12, dropout=0.1), DRAWS),
     "no parameters": (nn.Identity, ""),
     "a lazy module": (lambda: nn.LazyLinear(WIDTH), ""),

@@ -1,4 +1,4 @@
-"""Distance of a native tensor from its definition in fp64, in roundings of its format."""
+"""Distance of a native tensor from its definition in fp64, or why there is none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from plumbline.schema.proof import ProofError
 from plumbline.schema.stage import STAGES, Stage
 from plumbline.train.digests import finite, read_losses
-from plumbline.train.failure import MODULE_ERRORS, described, is_out_of_memory
+from plumbline.train.failure import described, is_out_of_memory
 from plumbline.train.watch.summaries import aside
 
 NO_FORM = -1.0
@@ -60,7 +60,7 @@ class Lost(dict[str, str]):
         try:
             with aside():
                 yield
-        except MODULE_ERRORS as error:
+        except Exception as error:  # noqa: BLE001 - such as a module's own assertion of a format
             self.lacks_memory |= is_out_of_memory(error)
             self.setdefault(name, described(error))
 
