@@ -204,9 +204,9 @@ def _step(make: Callable[[], nn.Module], *, proven: bool, rows: int = 5, planted
             module.planted = planted
     for _ in range(2):
         found: list[Found] = []
-        proofs = ModuleProofs(model, Ranks(), "fp32", found, is_foreign=True) if proven else None
+        proofs = ModuleProofs(model, Ranks(), found, is_foreign=True) if proven else None
         if proofs is not None:
-            proofs.feeds()
+            proofs.feeds("fp32")
         loss = model(torch.randn(rows, WIDTH)).square().sum()
         if proofs is not None:
             proofs.forward_done()

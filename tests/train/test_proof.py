@@ -19,7 +19,7 @@ from plumbline.schema.tolerance import is_off, is_over, proof_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.models.model import build_model
-from plumbline.train.proof.modules import ModuleProofs
+from plumbline.train.proof.calls import Repetitions
 from plumbline.train.proof.repeated import Repeated
 from plumbline.train.proof.steps import Prover
 from plumbline.train.ranks import Ranks
@@ -440,7 +440,7 @@ def test_attention_by_its_definition_is_that_of_the_kernel(given):
 
 def test_a_second_repetition_that_fails_proves_nothing_and_ends_no_training(monkeypatch):
     """As one that finds too little memory."""
-    gradients, defined = ModuleProofs._gradients, Prover._defined
+    gradients, defined = Repetitions.gradients, Prover._defined
 
     def first_only(self, call, gradient, rounded=None, trial=0):
         return gradients(self, call, gradient, rounded, trial) if rounded is None else {}
@@ -450,7 +450,7 @@ def test_a_second_repetition_that_fails_proves_nothing_and_ends_no_training(monk
             raise torch.OutOfMemoryError("planted")
         return defined(self, logits, labels)
 
-    monkeypatch.setattr(ModuleProofs, "_gradients", first_only)
+    monkeypatch.setattr(Repetitions, "gradients", first_only)
     monkeypatch.setattr(Prover, "_defined", fails)
     (proof,), weights = Setting(steps=(0,)).train()
     assert "loss: OutOfMemoryError: planted" in proof.lost

@@ -82,7 +82,7 @@ class RecordedStep:
                 if not self._unproven and self._is_proven:
                     # Each process shows the gradients that its own backward pass left.
                     alone = Ranks(device=run.ranks.device)
-                    self._modules = ModuleProofs(run.model, alone, "fp32", self._found, is_foreign=True)
+                    self._modules = ModuleProofs(run.model, alone, self._found, is_foreign=True)
                     hooks.callback(self._modules.close)
                 hooks.enter_context(self._calls.hook(run.model))
                 self._calls.forward_done()
@@ -125,8 +125,7 @@ class RecordedStep:
         self.precision = _format(self._run.model, self._run.ranks.device)
         self._calls.feeds(again=True)
         if self._modules is not None:
-            self._modules.precision = self.precision
-            self._modules.feeds()
+            self._modules.feeds(self.precision)
 
     def forward_done(self) -> None:
         """End a forward pass."""

@@ -107,7 +107,7 @@ class Prover(Observer):
         self._update = UpdateCheck(self._engine.bare, self._engine.optimizer)
         if not self._engine.is_compiled:
             engine = self._engine
-            self._modules = ModuleProofs(engine.bare, engine.ranks, engine.precision, self._found)
+            self._modules = ModuleProofs(engine.bare, engine.ranks, self._found)
             self._lost = self._modules.lost
         if self._update.lost:
             self._lost["optimizer"] = self._update.lost
@@ -116,7 +116,7 @@ class Prover(Observer):
         """Store the labels, and hook the forward pass."""
         self._labels = local["labels"]
         if self._modules is not None:
-            self._modules.feeds()
+            self._modules.feeds(self._engine.precision)
 
     def forward_done(self, outputs: Any, loss: torch.Tensor) -> None:
         """Compare the loss, and its gradient for the logits, with their definitions."""
