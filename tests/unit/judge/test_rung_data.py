@@ -33,7 +33,7 @@ def test_rows_that_differ_are_counted_named_and_placed() -> None:
     assert (found.at.step, found.at.row, code(found)) == (2, 9, "data.content")
     (found,), _ = both(data, plain, side(texts=texts(six)))
     assert said(found.findings[0].detail).endswith("6 of 30 rows differ: 9, 11, 12, 17, 18, …")
-    (found,), _ = both(data, plain, side(texts=texts({9: 5009})))
+    (found,), _ = both(data, plain, side(texts=texts({9: 9})))
     assert why(found) == "the dataset contains different rows: 1 row differs"
     labels = [(row + (row in (8, 13))) % LABELS for row in range(ROWS + EVALUATION_ROWS)]
     (found,), _ = both(data, plain, side(labels=labels))
@@ -89,16 +89,14 @@ def test_rows_in_different_places_are_an_order_and_shards_alone_may_show_it() ->
     (found,), _ = both(data, side(), side(texts=shards))
     assert code(found) == "data.order"
     # One list of shards, and different rows: the rows were edited after the manifest was written.
-    edited = side(texts=shards)
     manifest = side().record.evidence.data
     assert manifest is not None
 
     def same_manifest(content: Content) -> None:
         content["evidence"]["data"] |= {"shards": manifest.shards, "manifest_sha256": manifest.manifest_sha256}
 
-    found, _ = both(data, side(), side(same_manifest, texts=shards))
-    assert [code(each) for each in found] == ["data.order"]
-    assert edited.record.evidence.data is not None
+    for found in both(data, side(), side(same_manifest, texts=shards)):
+        assert [code(each) for each in found] == ["data.order"]
 
 
 READ = 30
