@@ -17,7 +17,7 @@ from plumbline.schema.portable_parts import curve_places
 from plumbline.schema.verdict import Finding
 from tests.said import said
 
-from .conftest import EVALUATION_ROWS, STEPS, make_record
+from .conftest import EVALUATION_ROWS, STEPS, cut_to, make_record
 from .made_records import (
     Change,
     Content,
@@ -67,6 +67,11 @@ def shards(*sizes: int) -> Change:
         content["arrays"]["rows"] = {name: rows[:read] for name, rows in content["arrays"]["rows"].items()}
 
     return change
+
+
+def five_steps(content: Content) -> None:
+    cut_to(probe(content), 5)
+    content["arrays"]["batches"] = {name: steps[:5] for name, steps in content["arrays"]["batches"].items()}
 
 
 LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
@@ -156,6 +161,18 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
         (lambda c: c["evidence"]["learn"].update(evaluations=[evaluation(3), evaluation(8)]),),
         [("learn.evaluations", "invalid", 2, 2)],
     ),
+    "the last weights of the curve": (
+        (lambda c: c["evidence"]["learn"].update(weights=[]),),
+        [(f"learn.{check}", "inconclusive", None, None) for check in ("weights", "log")],
+    ),
+    "gradients of a step": ((at_step(3, gradients=None),), [("probe.log", "invalid", 5, 6)]),
+    "learning rates": ((lambda c: probe(c).update(learning_rates=()),), [("probe.log", "inconclusive", None, None)]),
+    "labels of a step": ((at_step(3, batch={"labels": None}),), [("probe.log", "invalid", 5, 6)]),
+    "a step": ((five_steps,), [("probe.steps", "invalid", 5, 6)]),
+    "a row that it read": (
+        (lambda c: c["arrays"].update(rows={name: rows[:-1] for name, rows in c["arrays"]["rows"].items()}),),
+        [("data.rows", "invalid", 29, 30)],
+    ),
 }  # fmt: skip
 
 
@@ -163,7 +180,12 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
 @pytest.mark.parametrize("name", LACKING)
 def test_each_missing_item_is_counted(name: str, side: str) -> None:
     changes, expected = LACKING[name]
-    assert lacks(edit(whole(), *changes), side) == expected
+    made = edit(whole(), *changes)
+    assert lacks(made, side) == expected
+    assert stands_alone(made) is (not expected)
+    pair = (made, made) if side == "reference" else (whole(), made)
+    if expected:
+        assert compare(*pair).verdict in ("inconclusive", "invalid")
 
 
 def test_a_record_without_parts_lacks_each_of_them() -> None:
