@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plumbline.judge import compare
 from plumbline.judge.gates.accuracy import learn, parting, shared_rows
 from plumbline.judge.pair import Pair
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from tests.said import said
 
-from .conftest import make_record, other_kernel
+from .conftest import make_record
 from .made_records import answered, learned
 
 
@@ -109,11 +108,3 @@ def test_a_drift_of_accuracy_needs_the_same_rows_to_show_it(errors: float, outco
     left, right = rows([1] * 12, "a"), rows([1, 0, 1, 0, 0, 1, 1, 0, 1, 1, 0, 1], "b")
     (finding,) = learn(Pair(left, right), Gates(accuracy_standard_errors=errors))
     assert finding.outcome == outcome
-
-
-def test_a_drift_of_accuracy_alone_is_unattributed_with_its_place() -> None:
-    left = learned(0.85, (0.7, 0.5), "a")
-    judgement = compare(left, learned(0.6, (0.7, 0.6), "b", fingerprint=other_kernel()))
-    assert [cause.code for cause in judgement.causes] == ["unattributed"]
-    assert judgement.first_divergence is not None
-    assert (judgement.first_divergence.part, judgement.first_divergence.at) == ("learn", "accuracy")
