@@ -143,26 +143,6 @@ def test_an_experiment_that_cannot_be_run_refutes_nothing(reference: LoadedRecor
     assert said(cause.tried)[0].endswith("could not be run: no worker came online within 60 s")
 
 
-@pytest.mark.parametrize("lost", range(4))
-def test_an_experiment_that_infrastructure_lost_is_run_once_more(reference: LoadedRecord, lost: int) -> None:
-    plan = Plan(noise={"layer.norm": 1e-3})
-    undisturbed, wanted = confirm(reference, plan, snapping(plan, noise={}), budget=3)
-    assert len(wanted) == 3
-    places = iter(range(9))
-    state, asked = confirm(
-        reference,
-        plan,
-        lambda request: None if next(places) == lost else snapping(plan, noise={})(request),
-        budget=3,
-    )
-    assert state.judgement == undisturbed.judgement
-    assert state.judgement.causes[0].sure == "confirmed"
-    ids = [request.experiment.experiment_id for request in asked]
-    assert len(set(ids)) == len(ids) == (4 if lost < 3 else 3)
-    if lost < 3:
-        assert asked[lost].experiment.suspect == asked[lost + 1].experiment.suspect
-
-
 def test_the_experiments_of_two_workloads_with_long_names_are_never_taken_for_each_other(
     reference: LoadedRecord,
 ) -> None:
@@ -173,25 +153,6 @@ def test_the_experiments_of_two_workloads_with_long_names_are_never_taken_for_ea
     names = [request.experiment.experiment_id for request in asked if request is not None]
     assert len(set(names)) == 2
     assert all(len(name) <= 63 for name in names)
-
-
-def test_the_budget_is_kept(reference: LoadedRecord) -> None:
-    plan = Plan(noise={"layer.norm": 1e-3})
-    state, asked = confirm(reference, plan, snapping(plan, noise={}), budget=2)
-    assert len(asked) == 2
-    assert state.judgement.causes[0].sure == "likely"
-
-
-def test_precision_is_told_from_formula_by_fp64_on_both_sides(reference: LoadedRecord) -> None:
-    plan = Plan(noise={"layer.linear": 1e-3})
-
-    def run(request: Request) -> LoadedRecord:
-        exact = request.experiment.precision == "fp64"
-        return experiment_record(Plan() if exact or request.runs_on == "reference" else plan, request)
-
-    state, asked = confirm(reference, plan, run)
-    assert (state.judgement.causes[0].code, state.judgement.causes[0].sure) == ("precision", "confirmed")
-    assert [request.experiment.precision for request in asked[-2:]] == ["fp64", "fp64"]
 
 
 @pytest.mark.parametrize(("in_fp64", "code"), [({}, "kernel"), ({"layer.linear": 3e-7}, "operator")])
@@ -209,12 +170,6 @@ def test_fp64_on_both_sides_tells_a_kernel_from_a_formula(
     state, asked = confirm(reference, plan, run, budget=6)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, "confirmed")]
     assert [request.experiment.precision for request in asked[1:3]] == ["fp64", "fp64"]
-
-
-def test_a_pass_asks_for_nothing(reference: LoadedRecord) -> None:
-    state, asked = confirm(reference, Plan(), lambda _: None)
-    assert asked == []
-    assert state.judgement.verdict == "pass"
 
 
 def test_a_generator_that_is_seeded_within_each_step_is_put_back_at_each(reference: LoadedRecord) -> None:

@@ -10,11 +10,12 @@ from plumbline.judge import judge_round
 from plumbline.night.rounds.confirming import open_cases, wanted
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
-from plumbline.night.rounds.plan import MAIN, Assignment, Round
+from plumbline.night.rounds.plan import MAIN, Assignment
 from plumbline.records import LoadedRecord
-from plumbline.schema.suite import Gates, Suite
+from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import PlatformResult
 from tests.said import said
+from tests.unit.suites import round_of, suite_of
 
 from .conftest import other_kernel, spec
 from .made_records import checked, edit, named, old
@@ -40,19 +41,9 @@ def platforms(off: dict[str, dict[str, Any]], names: str) -> dict[str, LoadedRec
     return {name: named(name, **off.get(name, {})) for name in names}
 
 
-def round_of(names: str) -> Round:
-    store = {"data": "file:///d", "outbox": "file:///o"}
-    content = {
-        "name": "nightly", "store": "file:///c", "reference": names[0],
-        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
-        "platforms": {name: {"work_pool": f"{name}-gpu", **store} for name in names},
-    }  # fmt: skip
-    return Round("20261120-020000-abc", Suite.model_validate(content), {"w": spec()})
-
-
 def experiments(records: dict[str, LoadedRecord], baselines: dict[str, LoadedRecord]) -> set[str]:
     """Return the platforms on which a round orders experiments first."""
-    round_ = round_of("".join(records))
+    round_ = round_of(suite_of(*records), spec())
     gathered = GatheredRecords({Assignment(name, "w", MAIN): record for name, record in records.items()})
     results = judge_harvest(round_, gathered, {"w": baselines}, {}, {})
     cases = open_cases(round_, gathered, {"w": baselines}, results)
@@ -120,13 +111,6 @@ def test_healthy_platforms_whose_baselines_agree_are_in_doubt_not_in_drift() -> 
     assert verdicts(result) == "pass inconclusive"
     assert "no such difference was accepted" in doubt(result["b"])[1]
     assert experiments(records, baselines) == set()
-
-
-@pytest.mark.parametrize(("reference", "expected"), [("d", "drift drift pass pass"), ("a", "pass pass drift drift")])
-def test_without_baselines_who_left_the_reference_is_accused(reference: str, expected: str) -> None:
-    """No vote: how many agree says nothing about who is right, and the first night has no other evidence."""
-    records = platforms({"a": OFF, "b": OFF}, "abcd")
-    assert verdicts(judge_round(records, reference, {})) == expected
 
 
 def test_a_platform_without_a_baseline_drifts_from_a_healthy_reference() -> None:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from plumbline.judge import judge_round, merge, trusted_reference
+from plumbline.judge import judge_round
 from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
-from plumbline.schema.verdict import Cause, Judgement
 from tests.kept_results import kept
 from tests.said import said
 
 from .made_records import checked, named, old
 
 judge_round = kept(judge_round)
-merge = kept(merge)
-trusted_reference = kept(trusted_reference)
-
-
-def test_a_platform_that_drifts_is_named_and_the_reference_is_not() -> None:
-    result = judge_round({"a": named("a"), "b": named("b", gradient_factor=2.0)}, "a", {})
-    assert result["a"].verdict == "pass"
-    assert result["b"].verdict == "drift"
-    assert result["b"].causes[0].code == "gradient"
-    assert result["b"].findings[0].against == "platform a"
-    assert result["b"].records == ("b",)
 
 
 def test_a_first_night_passes_and_offers_to_accept_a_baseline() -> None:
@@ -63,14 +51,6 @@ def test_a_platforms_own_gates_hold_for_it() -> None:
     assert result["b"].verdict == "pass"
 
 
-def test_merged_causes_stand_once_the_surest_first_and_the_worst_verdict_wins() -> None:
-    likely, sure = (Cause(code="loss", sure=how, why="x") for how in ("likely", "confirmed"))  # type: ignore[arg-type]
-    merged = merge([Judgement(verdict="drift", causes=(likely,)), Judgement(verdict="invalid", causes=(sure,))])
-    assert merged.verdict == "invalid"
-    assert [cause.sure for cause in merged.causes] == ["confirmed"]
-    assert merge([]).verdict == "inconclusive"
-
-
 OFF = {"gradient_factor": 1.25}
 
 
@@ -93,19 +73,6 @@ def test_whoever_is_off_is_accused_and_nobody_else(off: str, baselines: str, ver
     assert [result[name].verdict for name in "abc"] == verdicts.split()
 
 
-def test_of_two_the_one_that_left_its_baseline_is_off_even_if_it_is_the_reference() -> None:
-    records = {"a": named("a", **OFF), "b": named("b")}
-    assert [item.verdict for item in judge_round(records, "a", {n: old(n) for n in "ab"}).values()] == ["drift", "pass"]
-    # Without baselines, nothing speaks against the reference.
-    assert [item.verdict for item in judge_round(records, "a", {}).values()] == ["pass", "drift"]
-
-
-def test_no_experiments_are_spent_on_platforms_that_a_wrong_reference_accused() -> None:
-    records = {name: named(name, **(OFF if name == "a" else {})) for name in "abc"}
-    assert trusted_reference(records, "a", {"b": old("b")}).name == "b"
-    assert trusted_reference({"b": records["b"]}, "a", {}).name == "a"
-
-
 def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
     found = judge_round({"a": checked("a", "pass"), "b": checked("b", "drift")}, "a", {})
     assert [(cause.code, cause.sure) for cause in found["b"].causes] == [("software", "confirmed")]
@@ -118,15 +85,6 @@ def test_a_failed_selfcheck_is_a_drift_that_needs_no_other_difference() -> None:
     assert {result.verdict for result in both.values()} == {"drift"}
     alone = judge_round({"a": checked("a", "drift")}, "a", {})["a"]
     assert (alone.verdict, [cause.code for cause in alone.causes]) == ("drift", ["software"])
-
-
-def test_a_failed_selfcheck_says_which_of_two_platforms_is_off() -> None:
-    records = {"a": checked("a", "drift", noise={"layer.norm": 1e-3}), "b": checked("b", "pass")}
-    assert trusted_reference(records, "a", {}).name == "b"
-    found = judge_round(records, "a", {})
-    assert {name: result.verdict for name, result in found.items()} == {"a": "drift", "b": "pass"}
-    assert "software" in {cause.code for cause in found["a"].causes}
-    assert trusted_reference(records | {"b": checked("b", "unknown")}, "a", {}).name == "b"
 
 
 def test_a_failed_selfcheck_names_the_cause_of_a_training_that_failed() -> None:

@@ -61,18 +61,6 @@ def test_a_second_cause_below_or_after_restored_batches_rates_and_generators_is_
     assert [(cause.code, cause.sure) for cause in state.judgement.causes][1:] == [(code, "confirmed")]
 
 
-def test_what_is_left_without_any_rounding_is_a_second_cause(reference: LoadedRecord) -> None:
-    evaluated_otherwise = {"head@6": 0.5}
-    plan = Plan(noise={"layer.linear": 1e-3, **evaluated_otherwise})
-
-    def run(request: Request) -> LoadedRecord:
-        exact = Plan(noise=evaluated_otherwise) if request.experiment.precision == "fp64" else plan
-        return experiment_record(Plan() if request.runs_on == "reference" else exact, request)
-
-    state, _ = confirm(reference, plan, run)
-    assert {cause.code for cause in state.judgement.causes} == {"precision", "evaluation"}
-
-
 def test_a_loss_that_shows_late_is_not_put_down_to_its_gradients(reference: LoadedRecord) -> None:
     plan = Plan(loss_factor=0.95, loss_shows_from=2)
 

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from plumbline.judge.confirm import after_experiment, begin, next_request
-from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import Fact
 from plumbline.schema.record import RunRecord
 
-from .confirmations import Laboratory, confirm, experiment_record, snapping
+from .confirmations import Laboratory, confirm, snapping
 from .conftest import Plan, cut_to
 from .made_records import Content, compare, learned
 from .test_learn import LOGGED, rerun_of
@@ -86,19 +85,6 @@ def test_an_experiment_without_evidence_is_run_once_more(reference: LoadedRecord
     )
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("operator", "confirmed")]
     assert asked[1].experiment.suspect == asked[2].experiment.suspect
-
-
-@pytest.mark.parametrize("name", ["no probe", "no taps"])
-def test_a_wrong_name_is_not_confirmed_by_silence(reference: LoadedRecord, name: str) -> None:
-    """The rerun answers, every restored value is answered by a record without evidence."""
-    plan = Plan(noise={"layer.norm": 1e-3})
-
-    def run(request: Request) -> LoadedRecord:
-        whole = experiment_record(plan if request.runs_on == "candidate" else Plan(), request)
-        return broken(whole, UNANSWERED[name]) if request.experiment.replays else whole
-
-    state, _ = confirm(reference, plan, run, budget=12)
-    assert all(cause.sure != "confirmed" for cause in state.judgement.causes)
 
 
 @pytest.mark.parametrize("change", [{"experiment": None}, {"replays": [{"stage": "schedule"}]}, {"steps": 1}], ids=str)

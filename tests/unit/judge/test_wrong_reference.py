@@ -7,7 +7,7 @@ from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.plan import MAIN, Assignment, Round
 from plumbline.records import LoadedRecord
-from plumbline.schema.suite import Suite
+from tests.unit.suites import round_of, suite_of
 
 from .conftest import make_record, spec
 from .made_records import old
@@ -16,15 +16,7 @@ NAMES = ("aws", "azure", "gcp")
 
 
 def make_round() -> Round:
-    store = {"data": "file:///d", "outbox": "file:///o"}
-    content = {
-        "name": "nightly",
-        "store": "file:///c",
-        "reference": "aws",
-        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
-        "platforms": {name: {"work_pool": f"{name}-gpu", **store} for name in NAMES},
-    }
-    return Round("20261120-020000-abc", Suite.model_validate(content), {"w": spec()})
+    return round_of(suite_of(*NAMES), spec())
 
 
 def gathered(off: str) -> GatheredRecords:

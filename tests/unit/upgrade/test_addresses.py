@@ -6,17 +6,16 @@ import http.server
 import json
 import ssl
 import threading
-from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from plumbline.environments.locks import LockFiles, parse_lock
 from plumbline.schema.errors import ConfigurationError, PlumblineError
-from plumbline.schema.suite import Suite
 from plumbline.tasks.download import download
 from plumbline.upgrade.request import Candidate, read_candidate
 from tests.certificates import make_certificate
+from tests.unit.suites import suite_of
 
 SHA = "0" * 64
 UV = """version = 1
@@ -63,19 +62,11 @@ def test_an_ssh_account_is_no_credential() -> None:
     assert parse_lock(LockFiles(name="l.txt", files={"l.txt": text})).pins["demo"].url.startswith("git+ssh://git@")
 
 
-def content_of_suite() -> dict[str, Any]:
-    place = {"work_pool": "p", "data": "file:///d", "outbox": "file:///o"}
-    return {
-        "name": "n", "store": "file:///c", "reference": "a", "platforms": {"a": place},
-        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 1, "probe": {}}},
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "url", ["https://user:hunter2@h/l.txt", "https://hunter2@h/l.txt", "https://h/l.txt?private_token=hunter2"]
 )
 def test_a_candidates_address_with_a_credential_is_refused_and_not_repeated(url: str) -> None:
-    suite = Suite.model_validate({**content_of_suite(), "candidates": ["https://h"]})
+    suite = suite_of("a", candidates=["https://h"])
 
     def never(*_: object) -> bytes:
         raise AssertionError("read with its credential")
@@ -147,5 +138,5 @@ def test_a_redirect_leads_to_public_https_addresses_only(server) -> None:
 )  # fmt: skip
 def test_the_address_of_reports_is_an_address_and_nothing_else(url: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        Suite.model_validate({**content_of_suite(), "report_url": url})
+        suite_of("a", report_url=url)
     assert "hunter2" not in caught.value.errors()[0]["msg"]

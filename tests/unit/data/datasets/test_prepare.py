@@ -6,23 +6,16 @@ import json
 
 from plumbline.data.datasets import build_dataset
 from plumbline.night import prepare as prepared
-from plumbline.schema.suite import DatasetSource, Suite
+from plumbline.schema.suite import DatasetSource
+from tests.unit import suites
 
 
 def suite_of(tmp_path, model="tiny", **source):
-    store = {"data": f"file://{tmp_path}/d", "outbox": f"file://{tmp_path}/o"}
-    return Suite.model_validate(
-        {
-            "name": "nightly",
-            "store": f"file://{tmp_path}/c",
-            "reference": "aws",
-            "datasets": {
-                "r": {"grammar_seed": 1, "train_rows": 64, "evaluation_rows": 16, "vocab_size": 400, **source}
-            },
-            "workloads": {"w": {"model": model, "data": "r", "seed": 1, "batch_size": 8, "probe": {}}},
-            "platforms": {"aws": {"work_pool": "p", **store}},
-        }
-    )
+    rows = {"grammar_seed": 1, "train_rows": 64, "evaluation_rows": 16, "vocab_size": 400, **source}
+    return suites.suite_of(
+        "aws", store=f"file://{tmp_path}/c", datasets={"r": rows}, recipe={"model": model, "data": "r"},
+        platform={"data": f"file://{tmp_path}/d", "outbox": f"file://{tmp_path}/o"},
+    )  # fmt: skip
 
 
 def test_a_tokenizer_that_was_trained_again_in_place_is_used(tmp_path):

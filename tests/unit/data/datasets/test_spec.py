@@ -9,7 +9,7 @@ import pytest
 from plumbline.data.datasets import architecture, make_spec
 from plumbline.data.datasets.spec import SIZES, dataset_source
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
-from plumbline.schema.suite import Suite
+from tests.unit import suites
 
 WEIGHTS = "ab" * 32
 CONFIG = {
@@ -25,16 +25,7 @@ def bring_tokenizer(built, folder):
 
 
 def suite_of(**workload):
-    platform = {"work_pool": "a", "data": "file://a", "outbox": "file://b"}
-    given = {"model": "tiny", "data": "reviews", "seed": 7, "batch_size": 8, "probe": {}, **workload}
-    content = {
-        "name": "n",
-        "store": "file://x",
-        "reference": "a",
-        "platforms": {"a": platform},
-        "workloads": {"w": given},
-    }
-    return Suite.model_validate(content)
+    return suites.suite_of("a", recipe={"data": "reviews", "seed": 7, **workload})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,16 +19,16 @@ from plumbline.night.rounds.documents import round_secret, round_specs, write_sp
 from plumbline.night.rounds.gathered import GatheredRecords, harvest
 from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.outcome import join, sum_up
-from plumbline.night.rounds.plan import AB, MAIN, RERUN
+from plumbline.night.rounds.plan import MAIN
 from plumbline.schema.errors import ConfigurationError, InvalidInputError
 from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
-from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from tests.contract.records import make_record
 from tests.memory_store import MemoryStore
 from tests.record_parts import parquet_of
 from tests.said import said
+from tests.unit.suites import suite_of
 
 NAMES = ("aws", "azure", "gcp")
 ROWS = parquet_of({"row_id": np.array([1]), "text": np.zeros(1, np.uint64), "label": np.zeros(1, np.uint64)})
@@ -43,12 +42,7 @@ class World:
         self.outboxes = {name: MemoryStore(f"memory://{name}") for name in names}
         self.central = CentralStore(MemoryStore("memory://central"))
         self.spec = json.loads((make_record(folder / "model", "m", "m") / RECORD_NAME).read_bytes())["spec"]
-        store = {"data": "file:///d", "outbox": "file:///o"}
-        self.suite = Suite.model_validate({
-            "name": "nightly", "store": "file:///c", "reference": names[0],
-            "workloads": {"w": {"model": "tiny", "data": "d", "seed": 7, "batch_size": 8, "probe": {"steps": 2}}},
-            "platforms": {name: {"work_pool": f"{name}-gpu", **store, **platform} for name in names},
-        })  # fmt: skip
+        self.suite = suite_of(*names, recipe={"seed": 7, "probe": {"steps": 2}}, platform=platform)
         self.round = self.open("20261122-020000-abc")
         self._made = 0
 
@@ -327,17 +321,6 @@ def test_an_infrastructure_failure_is_inconclusive_and_touches_no_other_platform
     assert failed not in results_found.of("w")
     # It is kept all the same: what ended the training is in it.
     assert any(failed in name for name in world.central.list_records())
-
-
-def test_a_rerun_and_an_ab_measure_throughput_without_windows(tmp_path: Path) -> None:
-    """Windows and checks judge nothing there, and need time and memory."""
-    world = World(tmp_path)
-    spec = world.round.specs["w"]
-    world.round = replace(world.round, specs={"w": spec.replace(speed={"steps": 10})})
-    for name, parts in ((MAIN, ("probe", "speed")), (f"{RERUN}-2", ("speed",)), (AB, ("speed",))):
-        order = world.round.order(Assignment("aws", "w", name), 0)
-        assert order.spec.parts == parts
-        assert bool(order.spec.speed.checks) is (name == MAIN)
 
 
 def test_a_round_keeps_the_specs_of_its_first_start(tmp_path: Path) -> None:

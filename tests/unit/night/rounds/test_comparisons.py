@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from plumbline.judge.whole import whole
-from plumbline.night.rounds import Assignment, Round
+from plumbline.night.rounds import Assignment
 from plumbline.night.rounds.confirming import open_cases
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest
 from plumbline.night.rounds.plan import MAIN
-from plumbline.schema.suite import Suite
 from tests.unit.judge.conftest import spec
 from tests.unit.night.rounds.test_stand_in import record
+from tests.unit.suites import round_of, suite_of
 
 PLATFORMS = ("aws", "azure", "gcp")
 
@@ -41,13 +41,7 @@ def calls(function: Callable[[], Any]) -> Counter[str]:
 @pytest.mark.parametrize("changed", [{}, {"gcp": {"loss_factor": 1.01}}])
 def test_a_round_compares_each_pair_and_checks_each_record_once(changed: dict[str, Any]) -> None:
     """Two platforms beside the reference and three beside their baselines, of six records."""
-    store = {"data": "file:///d", "outbox": "file:///o"}
-    suite = Suite.model_validate({
-        "name": "nightly", "store": "file:///c", "reference": "aws",
-        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 4, "probe": {}}},
-        "platforms": {name: {"work_pool": name, **store} for name in PLATFORMS},
-    })  # fmt: skip
-    round_ = Round("20261122-020000-abc", suite, {"w": spec()})
+    round_ = round_of(suite_of(*PLATFORMS), spec())
     made = {name: record(name, **changed.get(name, {})) for name in PLATFORMS}
     gathered = GatheredRecords({Assignment(name, "w", MAIN): whole(made[name]) for name in PLATFORMS})
     before = {name: whole(record(name, record={"record_id": f"{name}-before"})) for name in PLATFORMS}

@@ -27,6 +27,7 @@ from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
 from tests.kept_results import keep
 from tests.said import said
+from tests.unit import suites
 from tests.unit.judge.conftest import make_record
 from tests.unit.judge.test_speed import speed
 
@@ -38,18 +39,11 @@ ALERTS = (
 
 
 def suite_of(tmp_path: Path, **gates: object) -> Suite:
-    store = {"data": f"file://{tmp_path}/d", "outbox": f"file://{tmp_path}/o"}
-    return Suite.model_validate(
-        {
-            "name": "nightly",
-            "store": f"file://{tmp_path}/central",
-            "reference": "left",
-            "workloads": {"unit": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 4, "speed": {"steps": 20}}},
-            "platforms": {"left": {"work_pool": "left", **store}},
-            "dispatch": {"quorum": 1, "experiments": 0},
-            "gates": gates,
-        }
-    )
+    return suites.suite_of(
+        "left", workloads=("unit",), store=f"file://{tmp_path}/central", gates=gates,
+        recipe={"batch_size": 4, "probe": None, "speed": {"steps": 20}}, dispatch={"quorum": 1, "experiments": 0},
+        platform={"data": f"file://{tmp_path}/d", "outbox": f"file://{tmp_path}/o"},
+    )  # fmt: skip
 
 
 def loaded(index: int, slower: float, what: str = MAIN) -> LoadedRecord:

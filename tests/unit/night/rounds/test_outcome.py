@@ -12,12 +12,12 @@ from plumbline.night.rounds.plan import Assignment, night_of
 from plumbline.records import LoadedRecord
 from plumbline.schema.fact import fact
 from plumbline.schema.spec import RunSpec
-from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import Cause, Finding, Outcome, PlatformResult
 from tests.kept_results import kept
 from tests.said import said
 from tests.unit.judge.conftest import spec
 from tests.unit.judge.made_speed import only
+from tests.unit.suites import suite_of
 
 headline, join, sum_up = kept(headline), kept(join), kept(sum_up)
 
@@ -37,18 +37,9 @@ BROKEN = absent_result(Absence("part x does not match", broken=True))
 def make_round(
     quorum: int = 2, names: tuple[str, ...] = ("aws", "azure", "gcp"), *, optional: tuple[str, ...] = ()
 ) -> Round:
-    store = {"data": "file:///d", "outbox": "file:///o"}
-    suite = Suite.model_validate(
-        {
-            "name": "nightly",
-            "store": "file:///c",
-            "reference": names[0],
-            "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 8, "probe": {}}},
-            "platforms": {name: {"work_pool": f"{name}-gpu", "optional": name in optional, **store} for name in names},
-            "dispatch": {"quorum": quorum},
-        }
-    )
-    return Round("20261120-020000-abc", suite, {})
+    suite = suite_of(*names, dispatch={"quorum": quorum})
+    platforms = {name: each.replace(optional=name in optional) for name, each in suite.platforms.items()}
+    return Round("20261120-020000-abc", suite.replace(platforms=platforms), {})
 
 
 @pytest.mark.parametrize(
@@ -128,14 +119,6 @@ def test_a_round_says_in_a_field_that_its_quorum_failed() -> None:
     assert not sum_up(make_round(2, optional=("gcp",)), results).quorum_failed
 
 
-def test_the_headline_names_platform_check_numbers_and_cause() -> None:
-    line = headline(sum_up(make_round(), {"aws": PASS, "azure": DRIFT, "gcp": PASS}))
-    assert line == (
-        "drift: azure: data.labels (confirmed), the labels of 3 rows differ; "
-        "data.rows 0.01 against a limit of 0 share, row 115 differs"
-    )
-
-
 @pytest.mark.parametrize(("seen", "verdict"), [(DRIFT, "drift"), (BROKEN, "invalid"), (PASS, "inconclusive")])
 def test_what_one_workload_shows_stands_though_another_left_no_record(seen: PlatformResult, verdict: Outcome) -> None:
     azure = join({"bert": seen, "mlm": GONE})
@@ -174,14 +157,17 @@ def test_the_headline_has_the_first_cause_and_the_first_finding_alone() -> None:
 
 
 def test_reruns_and_an_ab_measure_the_speed_alone() -> None:
+    """Windows and checks judge nothing there, and need time and memory."""
     probe, speed = {"steps": 4, "evaluation_rows": 8}, {"steps": 10}
     both, slow = (spec().replace(probe=part, speed=speed) for part in (probe, None))
     for made, what, parts in (
         (both, "main", ("probe", "speed")), (both, "rerun", ("speed",)), (both, "rerun-2", ("speed",)),
-        (slow, "rerun", ("speed",)), (spec(), "rerun", ("probe",)),
+        (both, "ab", ("speed",)), (slow, "rerun", ("speed",)), (spec(), "rerun", ("probe",)),
     ):  # fmt: skip
         round_ = Round("20261120-020000-abc", make_round().suite, {"w": made})
-        assert round_.order(Assignment("aws", "w", what), 0).spec.parts == parts
+        ordered = round_.order(Assignment("aws", "w", what), 0).spec
+        assert ordered.parts == parts
+        assert ordered.speed is None or bool(ordered.speed.checks) is (what == "main")
 
 
 def test_an_ordered_rerun_is_comparable_with_its_night() -> None:

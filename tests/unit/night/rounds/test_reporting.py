@@ -16,9 +16,9 @@ from plumbline.night.rounds.plan import MAIN
 from plumbline.night.rounds.reporting import write_report
 from plumbline.records import limit_memory, load_record, loaded_record
 from plumbline.schema.record import RECORD_NAME, RunRecord
-from plumbline.schema.suite import Suite
 from tests.memory_store import MemoryStore
 from tests.unit.report import samples
+from tests.unit.suites import suite_of
 
 from .whole_round import NAMES, ROUND
 
@@ -42,12 +42,7 @@ def test_a_report_reads_each_record_once(tmp_path: Path, monkeypatch: pytest.Mon
             folder.mkdir()
             (folder / RECORD_NAME).write_text(item.record.model_dump_json(), "utf-8")
             records[Assignment(name, workload, MAIN)] = limit_memory(replace(load_record(folder), arrays=item.arrays))
-    platform = {"work_pool": "pool", "data": "file:///d", "outbox": "file:///o"}
-    recipe = {"model": "tiny", "data": "d", "seed": 7, "batch_size": 8, "probe": {}}
-    suite = Suite.model_validate({
-        "name": "nightly", "store": "file:///c", "reference": NAMES[0],
-        "workloads": dict.fromkeys("abc", recipe), "platforms": dict.fromkeys(NAMES, platform),
-    })  # fmt: skip
+    suite = suite_of(*NAMES, workloads=("a", "b", "c"))
     round_ = Round(ROUND, suite, {workload: samples.spec(workload) for workload in "abc"})
     verdict = samples.verdict_of("pass", {name: samples.passing() for name in NAMES})
     reads.clear()

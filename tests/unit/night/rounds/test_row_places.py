@@ -21,11 +21,12 @@ from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.manifest import Manifest
 from plumbline.schema.record import RECORD_NAME
-from plumbline.schema.suite import DatasetSource, Suite
+from plumbline.schema.suite import DatasetSource
 from tests.record_parts import write_arrays
 from tests.said import said
 from tests.unit.judge.conftest import EVALUATION_ROWS, ROWS, Plan, make_record
 from tests.unit.report.test_site import outlined
+from tests.unit.suites import suite_of
 
 CLASSES = ("bad", "good")
 
@@ -116,12 +117,7 @@ def test_a_round_names_rows_and_loses_nothing_where_it_cannot(published: tuple[S
     url = store.url if url == "the store" else url
     plan = Plan()
     plan.labels[9] = 1 - plan.labels[9]
-    places = {"data": url, "outbox": "file:///o", "work_pool": "p"}
-    suite = Suite.model_validate({
-        "name": "nightly", "store": "file:///c", "reference": "aws",
-        "platforms": dict.fromkeys(("aws", "azure"), places),
-        "workloads": {"unit": {"model": "tiny", "data": "unit", "seed": 1, "batch_size": 8, "probe": {}}},
-    })  # fmt: skip
+    suite = suite_of("aws", "azure", workloads=("unit",), platform={"data": url}, recipe={"data": "unit"})
     made = {"aws": _record(manifest), "azure": _record(manifest, plan)}
     round_ = Round("20261122-020000-abc", suite, {"unit": made["aws"].record.spec}, "secret")
     gathered = GatheredRecords({Assignment(name, "unit", MAIN): record for name, record in made.items()}, {})

@@ -6,31 +6,25 @@ from typing import Any
 
 import pytest
 
-from plumbline.night.rounds import Assignment, Round
+from plumbline.night.rounds import Assignment
 from plumbline.night.rounds.gathered import GatheredRecords
 from plumbline.night.rounds.judging import judge_harvest, stand_in
 from plumbline.night.rounds.plan import MAIN
 from plumbline.records import LoadedRecord
-from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import PlatformResult
 from tests.kept_results import keep
 from tests.said import said
 from tests.unit.judge.conftest import make_record, spec
+from tests.unit.suites import round_of, suite_of
 
 FAILED = {"exit": {"status": "failed", "code": "non-finite", "message": "the loss is nan", "part": "probe"}}
 
 
 def judged(**changed: dict[str, Any]) -> dict[str, PlatformResult]:
     """Return the results of three platforms, aws as reference, with `changed` plans."""
-    store = {"data": "file:///d", "outbox": "file:///o"}
-    suite = Suite.model_validate({
-        "name": "nightly", "store": "file:///c", "reference": "aws",
-        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 4, "probe": {}}},
-        "platforms": {name: {"work_pool": name, **store} for name in ("aws", "azure", "gcp")},
-    })  # fmt: skip
+    suite = suite_of("aws", "azure", "gcp")
     records = {Assignment(name, "w", MAIN): record(name, **changed.get(name, {})) for name in suite.platforms}
-    round_ = Round("20261122-020000-abc", suite, {"w": spec()})
-    return keep(judge_harvest(round_, GatheredRecords(records), {}, {}, {})["w"])
+    return keep(judge_harvest(round_of(suite, spec()), GatheredRecords(records), {}, {}, {})["w"])
 
 
 def record(name: str, **plan: Any) -> LoadedRecord:
@@ -73,10 +67,4 @@ def test_a_drift_is_seen_beside_a_reference_that_failed() -> None:
     ],
 )
 def test_the_first_whole_record_stands_in(records: dict[str, LoadedRecord], reference: str) -> None:
-    store = {"data": "file:///d", "outbox": "file:///o"}
-    suite = Suite.model_validate({
-        "name": "nightly", "store": "file:///c", "reference": "aws",
-        "workloads": {"w": {"model": "tiny", "data": "d", "seed": 1, "batch_size": 4, "probe": {}}},
-        "platforms": {name: {"work_pool": name, **store} for name in ("aws", "azure", "gcp")},
-    })  # fmt: skip
-    assert stand_in(Round("r", suite, {"w": spec()}), records) == reference
+    assert stand_in(round_of(suite_of("aws", "azure", "gcp"), spec()), records) == reference

@@ -17,10 +17,10 @@ from plumbline.night.rounds.plan import MAIN
 from plumbline.records import LoadedRecord
 from plumbline.schema.digest import digest_file
 from plumbline.schema.record import RECORD_NAME
-from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import PlatformResult
 from tests.memory_store import MemoryStore
 from tests.record_parts import write_arrays
+from tests.unit.suites import suite_of
 
 NAMES = ("aws", "azure", "gcp")
 ROUND = "20261122-020000-abc"
@@ -36,12 +36,7 @@ class WholeRound:
         self.outboxes = {name: MemoryStore(f"memory://{name}") for name in NAMES}
         workload = made.record.spec.workload
         parts = {name: {} for name in made.record.spec.parts}
-        recipe = {"model": "tiny", "data": "d", "seed": 7, "batch_size": 8, **parts}
-        platform = {"work_pool": "pool", "data": "file:///d", "outbox": "file:///o"}
-        self.suite = Suite.model_validate({
-            "name": "nightly", "store": "file:///c", "reference": NAMES[0], "workloads": {workload: recipe},
-            "platforms": dict.fromkeys(NAMES, platform),
-        })  # fmt: skip
+        self.suite = suite_of(*NAMES, workloads=(workload,), recipe={"seed": 7, **parts})
         self.round = Round(round_id, self.suite, {workload: made.record.spec}, "secret")
 
     def assignment(self, name: str) -> Assignment:
