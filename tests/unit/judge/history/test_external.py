@@ -40,48 +40,6 @@ def _read(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict
     return document
 
 
-def test_an_external_series_is_judged_by_the_same_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    values = _noisy(90, 200)
-    values[60:] *= 0.93
-    rows = [f"2026-{1 + day // 28:02d}-{1 + day % 28:02d},aws,tokens,{value}" for day, value in enumerate(values)]
-    path = tmp_path / "series.csv"
-    path.write_text("\n".join(["time,platform,metric,value", *reversed(rows)]))
-    (line,) = _read(capsys, path)["lines"]
-    assert line["verdict"] == "drift"
-    (change,) = line["changes"]
-    assert (change["shape"], change["worse"], change["since"]) == ("step", True, "2026-03-05")
-    assert change["change"] == pytest.approx(-0.07, abs=0.01)
-    lines = [json.dumps({"time": 86400 * day, "metric": "ms", "value": value}) for day, value in enumerate(values)]
-    path.write_text("\n".join(lines))
-    (line,) = _read(capsys, path, "--higher-is-worse", "ms")["lines"]
-    assert line["verdict"] == "pass"
-    assert line["changes"][0]["worse"] is False
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "contains no row"),
-        ("day,value\n", "the column does not exist"),
-        ("time,metric,value\n", "contains no row"),
-        ("time,metric,value\nyesterday,a,1\n", "row 2: time: 'yesterday' is not a time"),
-        ("time,metric,value\n1,a,fast\n", "row 2: value: 'fast' is not a number"),
-        ('{"time": 1, "metric": "a"}', "row 1: value: missing"),
-        ('{"time": 1,', "row 1: not JSON"),
-        ('{"time": ' + "[" * 100_000, "row 1: not JSON"),
-    ],
-)
-def test_a_wrong_file_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, words: str
-) -> None:
-    path = tmp_path / "series.csv"
-    path.write_text(text)
-    assert main(["history", "--from", str(path)]) == 4
-    err = capsys.readouterr().err.strip()
-    assert words in err
-    assert "\n" not in err
-
-
 @pytest.mark.parametrize("form", ["%Y%m%d", "%Y%m%d.0", "%Y-%m-%d"])
 def test_a_compact_date_is_a_date(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     values = _noisy()
@@ -118,16 +76,6 @@ def test_a_rerun_replaces_the_value_of_its_time_and_is_reported(
     assert document["lines"][0]["relative_sd"] < 0.02
     assert main(["history", "--from", str(path)]) == 0
     assert "16 rows repeat a time of their series: the last row with a value counts" in capsys.readouterr().out
-
-
-def test_two_workloads_are_two_series_and_other_columns_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [*_days(_noisy(), "throughput", before="base,x,"), *_days(_noisy(level=40), "throughput", before="large,x,")]
-    document = _read(capsys, _csv(tmp_path / "t.csv", rows, "workload,trigger,time,metric,value"))
-    assert [line["workload"] for line in document["lines"]] == ["base", "large"]
-    assert all(line["relative_sd"] < 0.02 for line in document["lines"])
-    assert document["receipt"]["ignored_columns"] == ["trigger"]
 
 
 def test_a_latency_that_rises_is_worse_and_its_direction_is_printed(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from plumbline.cli.main import main
@@ -102,25 +100,6 @@ def test_conbench_s_examples_are_read_and_too_few(
     assert (code, line["verdict"], line["platform"], line["metric"]) == (3, "inconclusive", platform, metric)
 
 
-def test_conbench_s_shifted_series_is_drift_since_the_shift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The series of Conbench's own test: a shift at run 50, and two outliers that are none."""
-    values = np.random.RandomState(47).randn(100)
-    values[50:] += 20
-    values[[5, 95]] = 10
-    (example,) = json.loads((SHIPPED / "conbench/history.json").read_text("utf-8"))
-    begin = datetime(2021, 2, 25, tzinfo=UTC)
-    rows = [
-        {**example, "mean": value, "commit_timestamp": f"{begin + timedelta(days=day):%Y-%m-%dT%H:%M:%S}"}
-        for day, value in enumerate(values.tolist())
-    ]
-    path = tmp_path / "history.json"
-    path.write_text(json.dumps(rows), encoding="utf-8")
-    code, document = _judged(capsys, path)
-    (line,) = document["lines"]
-    (change,) = line["changes"]
-    assert (code, line["verdict"], change["since"], change["shape"]) == (1, "drift", "2021-04-16", "step")
-
-
 def test_comments_before_the_header_are_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "series.csv"
     path.write_text("# taken from a real benchmark\n# (two lines)\ntime,latency_ms\n2025-01-01,x\n", encoding="utf-8")
@@ -163,10 +142,3 @@ def test_times_of_other_tools_that_rise_are_drift(
     options = ["--higher-is-worse", "Value"] if tool == "tensorboard" else []
     assert main(["history", "--from", str(path), *options]) == 1
     assert "drift" in capsys.readouterr().out
-
-
-def test_a_column_of_numbers_with_units_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "series.csv"
-    path.write_text("time,speed,loss,commit\n1,12.5k,0.4,3fa9\n86401,12.4k,0.4,77b0\n")
-    assert main(["history", "--from", str(path)]) == 4
-    assert "row 2: speed: '12.5k' is not a number" in capsys.readouterr().err
