@@ -22,24 +22,11 @@ from plumbline.schema.record import read_record
 from plumbline.schema.verdict import RoundVerdict
 from tests.contract.records import make_record, orders_of
 from tests.memory_store import BreakingStore, MemoryStore
+from tests.unit.night.central.test_outbox import content
 
 
 def same_tree(one: Path, other: Path) -> bool:
-    def content(root: Path) -> dict[str, bytes]:
-        return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
     return content(one) == content(other)
-
-
-def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
-    record = make_record(tmp_path / "made", "record-1", "aws")
-    store = MemoryStore()
-    publish_record(store, record)
-    publish_record(store, record)
-    result = fetch_record(store, "record-1", tmp_path / "into").folder
-    assert result == tmp_path / "into/record-1"
-    assert same_tree(result, record)
-    assert [path.name for path in (tmp_path / "into").iterdir()] == ["record-1"]
 
 
 def test_the_marker_is_written_last(tmp_path: Path) -> None:

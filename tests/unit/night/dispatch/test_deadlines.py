@@ -82,13 +82,16 @@ def test_a_pod_that_is_evicted_waits_for_a_machine_again_and_costs_no_attempt() 
     assert long.at(1006, child(ChildState.RUNNING, "3")) is Action.CANCEL
 
 
-@pytest.mark.parametrize("view", [View(online=False), AWAY])
-def test_the_start_deadline_without_a_worker(view: View) -> None:
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [(View(online=False), "no worker came online"), (AWAY, "the Prefect API did not answer")],
+)
+def test_the_start_deadline_without_a_worker(view: View, why: str) -> None:
     play = Play()
     assert play.at(100, view) is Action.NONE
     assert play.run.result is None
     assert play.at(100.1, view) is Action.NONE
-    assert play.result[::2] == (None, 1)
+    assert play.result == (None, f"{why} within 100 s (start_seconds)", 1)
     assert play.at(101, ONLINE) is Action.NONE
     assert play.run.phase is Phase.DONE
 

@@ -55,50 +55,6 @@ def test_a_completed_training_with_its_record() -> None:
     assert (training.result.attempt, training.result.why, training.result.notes) == (0, "", ())
 
 
-@pytest.mark.parametrize(
-    ("online", "why"),
-    [
-        (False, "no worker came online within 100 s (start_seconds)"),
-        (None, "the Prefect API did not answer within 100 s (start_seconds)"),
-    ],
-)
-def test_no_worker_is_unavailable_at_the_start_deadline_and_is_not_tried_again(online: bool | None, why: str) -> None:
-    training, actions = play((100, View(online=online)), (100.1, View(online=online)))
-    assert actions == [Action.NONE, Action.NONE]
-    assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, why)
-
-
-def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
-    looks = [(float(now), child(ChildState.SCHEDULED)) for now in range(5, 102, 3)]
-    training, actions = play((1, ONLINE), *looks, (102, child(ChildState.CANCELLED)), (102, recorded(False)))
-    assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
-    assert training.result is not None
-    assert training.result.why == "no worker started the run within 100 s (start_seconds)"
-
-
-def test_a_run_that_a_worker_took_and_lost_is_tried_again() -> None:
-    looks = [(float(now), child(ChildState.PENDING)) for now in range(5, 102, 3)]
-    training, actions = play((1, ONLINE), *looks, (140, child(ChildState.PENDING)), (141, recorded(False)))
-    assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.FORCE]
-    assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
-    assert "a worker claimed the run and did not start it within 100 s (start_seconds)" in training.notes[0]
-
-
-def test_a_server_that_hung_gave_the_run_to_no_worker_and_that_time_does_not_count() -> None:
-    scheduled = child(ChildState.SCHEDULED)
-    training, actions = play((1, ONLINE), (50, View()), (101, View()), (140, scheduled), (143, RUNNING))
-    assert training.phase is Phase.RUNNING
-    assert Action.CANCEL not in actions
-
-
-def test_a_server_that_never_answers_again_is_not_waited_for_for_ever() -> None:
-    training, actions = play((1, ONLINE), (220, View()), (220.1, View()), (251, View()), (251, recorded(False)))
-    assert actions == [Action.START, Action.NONE, Action.CANCEL, Action.FORCE, Action.NONE]
-    assert training.result is not None
-    assert training.result.why.startswith("the Prefect API did not answer within 100 s (start_seconds)")
-
-
 def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
     crash = (child(ChildState.CRASHED, "SIGKILL"), recorded(False))
     training, _ = play((1, ONLINE), (2, RUNNING), (9, crash[0]), (9, crash[1]))
@@ -112,26 +68,11 @@ def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
     assert training.result.notes == ("attempt 1 failed: the run crashed: SIGKILL",)
 
 
-def test_the_budget_of_attempts_ends() -> None:
-    moves = [(1.0, ONLINE), (2.0, RUNNING), (3.0, child(ChildState.CRASHED)), (3.0, recorded(False))]
-    training, _ = play(*moves, *[(now + 10, view) for now, view in moves])
-    assert training.result is not None
-    assert (training.result.attempt, training.result.attempts) == (None, 2)
-    assert training.result.why.startswith("the run crashed")
-
-
 def test_a_complete_record_of_a_crashed_run_is_used_and_said() -> None:
     training, _ = play((1, ONLINE), (2, RUNNING), (9, child(ChildState.CRASHED, "gone")), (9, recorded(True)))
     assert training.result is not None
     assert training.result.attempt == 0
     assert training.result.notes == ("the run's record is complete, though the run crashed: gone",)
-
-
-@pytest.mark.parametrize("view", [child(ChildState.FAILED, "labels", retryable=False), child(ChildState.CANCELLED)])
-def test_wrong_input_and_a_persons_cancel_are_not_tried_again(view: View) -> None:
-    training, _ = play((1, ONLINE), (2, RUNNING), (9, view), (9, recorded(False)))
-    assert training.result is not None
-    assert (training.result.attempt, training.result.attempts) == (None, 1)
 
 
 @pytest.mark.parametrize(("by_person", "attempts"), [(True, 1), (False, 2), (None, 2)])
@@ -152,38 +93,6 @@ def test_what_was_cancelled_while_nobody_watched_is_tried_again_unless_a_person_
         assert (training.phase, training.attempt, training.result) == (Phase.SEEKING, 1, None)
 
 
-def test_a_completed_run_without_a_record_is_no_success() -> None:
-    training, _ = play((1, ONLINE), (2, RUNNING), (9, child(ChildState.COMPLETED)), (9, recorded(False)), job=ONCE)
-    assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, "the run completed without a record")
-
-
-def test_a_hanging_training_is_cancelled_at_its_deadline_and_not_tried_again() -> None:
-    beats = [(2 + 50.0 * i, child(ChildState.RUNNING, alive=str(i))) for i in range(21)]
-    training, actions = play((1, ONLINE), *beats, (1003, child(ChildState.RUNNING, alive="x")))
-    assert actions[-1] is Action.CANCEL
-    for now, view in ((1010, child(ChildState.CANCELLED)), (1010, recorded(False))):
-        training, _ = advance(training, view, now, LIMITS)
-    assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, "the run took longer than 1000 s (run_seconds)")
-
-
-def test_silence_is_loss_and_is_tried_again() -> None:
-    training, actions = play((1, ONLINE), (2, RUNNING), (63, RUNNING), (94, RUNNING), (94, recorded(False)))
-    assert actions[2:] == [Action.CANCEL, Action.FORCE, Action.NONE]
-    assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
-    assert training.notes == (
-        "attempt 1 failed: the run reported no progress for 60 s, and did not end when cancelled",
-    )
-
-
-def test_a_server_that_is_away_is_no_silence_of_the_child() -> None:
-    away = [(2.0 + i, View()) for i in range(1, 300)]
-    training, actions = play((1, ONLINE), (2, RUNNING), *away, (302, RUNNING))
-    assert Action.CANCEL not in actions
-    assert training.phase is Phase.RUNNING
-
-
 def test_a_record_seen_a_moment_before_the_end_is_as_usual() -> None:
     seen = View(RUNNING.online, RUNNING.child, Recorded(RecordKind.COMPLETE))
     training, _ = play((1, ONLINE), (2, RUNNING), (12, RUNNING), (12, seen))
@@ -194,34 +103,6 @@ def test_a_record_seen_a_moment_before_the_end_is_as_usual() -> None:
     training, _ = advance(training, ended, 14, LIMITS)
     assert training.result is not None
     assert (training.result.attempt, training.result.notes) == (0, ())
-
-
-def test_the_record_alone_ends_a_run_that_prefect_has_lost() -> None:
-    training, actions = play(
-        (1, ONLINE),
-        (2, RUNNING),
-        (12, RUNNING),
-        (12, View(RUNNING.online, RUNNING.child, Recorded(RecordKind.COMPLETE))),
-    )
-    assert actions[2] is Action.LOOK
-    assert training.phase is Phase.CANCELLING
-    training, action = advance(training, RUNNING, 43, LIMITS)
-    assert action is Action.FORCE
-    training, _ = advance(training, recorded(True), 43, LIMITS)
-    assert training.result is not None
-    assert training.result.attempt == 0
-
-
-def test_an_unreachable_outbox_is_asked_again_for_a_while() -> None:
-    moves = ((1, ONLINE), (2, RUNNING), (9, child(ChildState.COMPLETED)), (9, recorded(None)), (60, recorded(None)))
-    training, actions = play(*moves, job=ONCE)
-    assert actions[3:] == [Action.LOOK, Action.LOOK]
-    late, _ = advance(training, recorded(True), 65, LIMITS)
-    assert late.result is not None
-    assert late.result.attempt == 0
-    never, _ = advance(training, recorded(None), 70, LIMITS)
-    assert never.result is not None
-    assert never.result.attempt is None
 
 
 STORE_GONE = recorded(RecordKind.INFRASTRUCTURE, "s3://data: no answer within 32 s")
@@ -262,22 +143,6 @@ def test_a_complete_record_seen_while_the_training_ran_is_gathered_though_the_ou
     training, _ = play((1, ONLINE), (2, RUNNING), (13, RUNNING), (13, seen), *ends)
     assert training.result is not None
     assert (training.result.attempt, training.result.why) == (0, "")
-
-
-def test_an_outbox_that_stays_unreadable_is_the_reason_and_no_missing_record() -> None:
-    ends = ((9.0, child(ChildState.COMPLETED)), (9.0, recorded(None)), (70.0, recorded(None)))
-    training, _ = play((1, ONLINE), (2, RUNNING), *ends, job=ONCE)
-    assert training.result is not None
-    assert (training.result.attempt, training.result.why) == (None, "the outbox could not be read within 60 s")
-
-
-def test_a_person_who_cancels_a_training_is_not_answered_with_another_one() -> None:
-    """SIGTERM reaches the trainer, whose record then says that it was stopped: the person meant it."""
-    stopped = recorded(RecordKind.INFRASTRUCTURE, "stopped on request")
-    cancelled = child(ChildState.CANCELLED, by_person=True)
-    training, _ = play((1, ONLINE), (2, RUNNING), (9, cancelled), (9, stopped))
-    assert training.result is not None
-    assert (training.result.attempts, training.result.why) == (1, "the run was cancelled")
 
 
 def test_a_training_that_ran_too_long_is_not_tried_again_because_it_was_then_stopped() -> None:
