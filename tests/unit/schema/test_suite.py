@@ -53,53 +53,49 @@ def test_the_short_suite_of_the_design_is_read(tmp_path):
     assert suite.platforms["aws"].outbox == "s3://outbox/plumbline"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "key"),
-    [
-        ('name = "nightly"', 'name = "nightly"\ntypo = 1', "typo"),
-        ('store = "file://central"\n', "", "store"),
-        ('store = "file', 'stoer = "file', "stoer"),
-        ("throughput_drop = 0.05", "throughput_drop = -0.05", "gates.throughput_drop"),
-        ("throughput_drop = 0.05", "throughput_drop = nan", "gates.throughput_drop"),
-        ('data = "s3://data/plumbline"', 'data = "ftp://data"', "platforms.aws.data"),
-        ('data = "s3://data/plumbline"', 'data = "s3://key:secret@data"', "platforms.aws.data"),
-        ("steps = 5", "steps = 0", "workloads.reviews.probe.steps"),
-        ("[workloads.reviews.probe]\nsteps = 5\n", "", "workloads.reviews"),
-        ('reference = "aws"', 'reference = "mars"', ""),
-    ],
-)
-def test_a_slip_is_named_with_file_and_key(tmp_path, old, new, key):
-    assert old in SUITE
-    with pytest.raises(ConfigurationError) as refused:
-        read_suite(write(tmp_path, SUITE.replace(old, new)))
-    assert refused.value.key == key
-    assert "suite.toml" in str(refused.value)
-    assert refused.value.exit_code == ExitCode.USAGE
-
-
-SLIPS = [
-    ("seed = 7", "seed = true", "workloads.reviews.seed"),
-    ("batch_size = 8", 'batch_size = "8"', "workloads.reviews.batch_size"),
-    ("batch_size = 8", "batch_size = 8\nsequence_length = 16.0", "workloads.reviews.sequence_length"),
-    ("steps = 5", 'steps = "5"', "workloads.reviews.probe.steps"),
-    ("steps = 5", "steps = 5\ntap_steps = [true]", "workloads.reviews.probe.tap_steps.0"),
-    ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps"),
-    ("steps = 5", 'steps = 5\n[workloads.reviews.speed]\ncompile = "yes"', "workloads.reviews.speed.compile"),
-    ("steps = 5", "steps = 5\n[workloads.reviews.speed]\ncompile = 1", "workloads.reviews.speed.compile"),
-    ('work_pool = "aws-gpu"', 'work_pool = "aws-gpu"\nretries = "2"', "platforms.aws.retries"),
-    ("throughput_drop = 0.05", 'throughput_drop = "0.05"', "gates.throughput_drop"),
-    ("throughput_drop = 0.05", "accuracy_margin = true", "gates.accuracy_margin"),
-    ("[gates]", "[schedule]\ncron = 2026-11-20", "schedule.cron"),
+VALID = "Input should be a valid"
+SPEED = "steps = 5\n[workloads.reviews.speed]\n"
+REFUSED = [
+    ('name = "nightly"', 'name = "nightly"\ntypo = 1', "typo", "unknown key"),
+    ('store = "file://central"\n', "", "store", "missing"),
+    ('store = "file', 'stoer = "file', "stoer", "unknown key; did you mean `store`?"),
+    ("reference =", "refrence =", "refrence", "unknown key; did you mean `reference`?"),
+    ("batch_size", "batchsize", "workloads.reviews.batchsize", "unknown key; did you mean `batch_size`?"),
+    ("work_pool", "workpool", "platforms.aws.workpool", "unknown key; did you mean `work_pool`?"),
+    ("throughput_drop = 0.05", "throughput_drop = -0.05", "gates.throughput_drop", "greater than 0"),
+    ("throughput_drop = 0.05", "throughput_drop = nan", "gates.throughput_drop", "finite number"),
+    ('data = "s3://data/plumbline"', 'data = "ftp://data"', "platforms.aws.data", "platforms.aws.data: "),
+    ('data = "s3://data/plumbline"', 'data = "s3://key:hunter2@data"', "platforms.aws.data", "platforms.aws.data: "),
+    ('data = "s3://data/plumbline"', 'data = "s3://data/x?sig=hunter2"', "platforms.aws.data", "platforms.aws.data: "),
+    ("steps = 5", "steps = 0", "workloads.reviews.probe.steps", "greater than or equal to 1"),
+    ("[workloads.reviews.probe]\nsteps = 5\n", "", "workloads.reviews", "workloads.reviews: "),
+    ('reference = "aws"', 'reference = "mars"', "", "reference names 'mars', which is not a platform"),
+    ('reference = "aws"', 'reference = "asw"', "", "which is not a platform of this suite; did you mean `aws`?"),
+    # A value of a different type is no value.
+    ("seed = 7", "seed = true", "workloads.reviews.seed", VALID),
+    ("batch_size = 8", 'batch_size = "8"', "workloads.reviews.batch_size", VALID),
+    ("batch_size = 8", "batch_size = 8\nsequence_length = 16.0", "workloads.reviews.sequence_length", VALID),
+    ("steps = 5", 'steps = "5"', "workloads.reviews.probe.steps", VALID),
+    ("steps = 5", "steps = 5\ntap_steps = [true]", "workloads.reviews.probe.tap_steps.0", VALID),
+    ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps", f"{VALID} list"),
+    ("steps = 5", f'{SPEED}compile = "yes"', "workloads.reviews.speed.compile", VALID),
+    ("steps = 5", f"{SPEED}compile = 1", "workloads.reviews.speed.compile", VALID),
+    ('work_pool = "aws-gpu"', 'work_pool = "aws-gpu"\nretries = "2"', "platforms.aws.retries", VALID),
+    ("throughput_drop = 0.05", 'throughput_drop = "0.05"', "gates.throughput_drop", VALID),
+    ("throughput_drop = 0.05", "accuracy_margin = true", "gates.accuracy_margin", VALID),
+    ("[gates]\nthroughput_drop = 0.05", "[schedule]\ncron = 2026-11-20", "schedule.cron", VALID),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "key"), SLIPS, ids=[new.splitlines()[-1] for _, new, _ in SLIPS])
-def test_a_value_of_another_type_is_no_value(tmp_path, old, new, key):
+@pytest.mark.parametrize(("old", "new", "key", "words"), REFUSED, ids=[repr(new[-40:]) for _, new, *_ in REFUSED])
+def test_a_slip_is_named_with_file_and_key(tmp_path, old, new, key, words):
     assert old in SUITE
-    text = SUITE.replace("throughput_drop = 0.05", "") if old == "[gates]" else SUITE
-    with pytest.raises(ConfigurationError, match="Input should be a valid") as refused:
-        read_suite(write(tmp_path, text.replace(old, new)))
+    with pytest.raises(ConfigurationError, match=re.escape(words)) as refused:
+        read_suite(write(tmp_path, SUITE.replace(old, new, 1)))
     assert refused.value.key == key
+    assert "suite.toml" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.exit_code == ExitCode.USAGE
 
 
 def test_a_whole_number_is_a_number_and_every_list_is_read(tmp_path):
@@ -157,7 +153,6 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
             '[schedule]\ncron = "0 2 * * *"\ntimezone = "../zone"\n[gates]',
             "schedule.timezone: '../zone' is not a time zone: use an IANA name",
         ),
-        ("steps = 5", "steps = 5\ntap_steps = 1", "workloads.reviews.probe.tap_steps: Input should be a valid list"),
         *(
             ('work_pool = "aws-gpu"', f'work_pool = "aws-gpu"\n{new}', f"platforms.aws.{line}")
             for new, line in (
@@ -181,7 +176,6 @@ def test_what_was_read_goes_through_json_and_back(tmp_path):
                 ('api = "prefect"', "api: is not a web address"),
             )
         ),
-        ('reference = "aws"', 'reference = "mars"', "suite.toml: reference names 'mars', which is not a platform"),
         ("[gates]", '[[alerts]]\non = ["left-on"]\nblock = "a/b"\n[gates]', "alerts: 'left-on' is about the groups"),
         (
             '"s3://data/plumbline"',
@@ -224,30 +218,21 @@ def test_a_machine_without_time_zones_doubts_none(tmp_path, monkeypatch):
     assert read_suite(write(tmp_path, scheduled)).schedule.timezone == "Mars/Base"
 
 
-@pytest.mark.parametrize(("cron", "num"), [("0 0 2 * * *", "6 fields"), ("@daily", "1 field"), ("", "0 fields")])
-def test_a_cron_of_other_than_five_fields_is_refused(tmp_path, cron, num):
-    scheduled = SUITE + f'[schedule]\ncron = "{cron}"\n'
-    with pytest.raises(ConfigurationError) as refused:
-        read_suite(write(tmp_path, scheduled))
-    assert f"schedule.cron: {cron!r} has {num} instead of five: minute, hour, day, month and weekday" in str(
-        refused.value
-    )
-
-
 @pytest.mark.parametrize(
     ("cron", "wrong"),
     [
-        ("0 25 * * *", "hour 25 is not in 0 to 23"),
-        ("*/90 2 * * 1-9", "weekday 9 is not in 0 to 7"),
+        ("0 0 2 * * *", "'0 0 2 * * *' has 6 fields instead of five: minute, hour, day, month and weekday"),
+        ("@daily", "has 1 field instead of five"), ("", "has 0 fields instead of five"),
+        ("0 25 * * *", "hour 25 is not in 0 to 23"), ("*/90 2 * * 1-9", "weekday 9 is not in 0 to 7"),
         ("*/5 2,4 L * MON#2", ""),
     ],
-)
-def test_a_number_that_no_clock_shows_is_refused(tmp_path, cron, wrong):
+)  # fmt: skip
+def test_a_cron_of_other_than_five_fields_or_of_numbers_that_no_clock_shows_is_refused(tmp_path, cron, wrong):
     path = write(tmp_path, SUITE + f'[schedule]\ncron = "{cron}"\n')
     if not wrong:
         assert read_suite(path).schedule.cron == cron
         return
-    with pytest.raises(ConfigurationError, match=wrong):
+    with pytest.raises(ConfigurationError, match=re.escape(wrong)):
         read_suite(path)
 
 
@@ -313,12 +298,6 @@ def test_two_apis_whose_keys_would_have_one_variable_are_refused():
     )
 
 
-def test_a_secret_in_a_url_is_not_repeated(tmp_path):
-    with pytest.raises(ConfigurationError) as refused:
-        read_suite(write(tmp_path, SUITE.replace("s3://data/plumbline", "s3://data/x?sig=hunter2")))
-    assert "hunter2" not in str(refused.value)
-
-
 def test_neither_a_missing_file_nor_broken_toml_is_a_traceback(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_suite(tmp_path / "none.toml")
@@ -335,25 +314,6 @@ def test_the_suites_that_we_ship_are_read(path):
     for platform in suite.local.values():
         scripts = [part.format(python="", data="", root=path.parents[2]) for part in platform.prepare if ".py" in part]
         assert all(Path(script).is_file() for script in scripts)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("reference =", "refrence =", "refrence: unknown key; did you mean `reference`?"),
-        ("batch_size", "batchsize", "batchsize: unknown key; did you mean `batch_size`?"),
-        ("work_pool", "workpool", "workpool: unknown key; did you mean `work_pool`?"),
-    ],
-)
-def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(tmp_path, old, new, message):
-    path = write(tmp_path, SUITE.replace(old, new, 1))
-    with pytest.raises(ConfigurationError, match=re.escape(message)):
-        read_suite(path)
-
-
-def test_a_misspelt_platform_is_answered_with_the_one_that_was_meant(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"which is not a platform of this suite; did you mean `aws`\?"):
-        read_suite(write(tmp_path, SUITE.replace('reference = "aws"', 'reference = "asw"')))
 
 
 def test_every_missing_key_is_named_at_once(tmp_path):
@@ -417,29 +377,22 @@ outbox = "{outbox}"
         ("file:///srv/outbox", "file://central", "is the same place as the central store"),
         ("file:///srv/outbox", "file://./central/records", "is inside the central store"),
         ("file:///srv/outbox", "file://.", "contains the central store"),
+        ("s3://outbox/plumbline", "s3://outbox/plumbline-azure", ""),
+        ("s3://outbox/plumbline", "gs://outbox/plumbline", ""),
+        ("az://acme/outbox", "az://acme/outbox-2", ""),
+        ("file:///srv/outbox", "file:///srv/outbox2", ""),
     ],
 )
 def test_an_outbox_that_is_a_different_platforms_or_the_central_store_is_refused(tmp_path, first, second, place):
     """Its worker could write under the other's record ids, or into the controller's own records."""
     text = SUITE.replace("s3://outbox/plumbline", first) + SECOND.format(outbox=second)
+    if not place:
+        assert read_suite(write(tmp_path, text)).platforms["azure"].outbox == second
+        return
     with pytest.raises(ConfigurationError) as refused:
         read_suite(write(tmp_path, text))
     assert refused.value.key == "platforms.azure.outbox"
     assert refused.value.what == f"{place}: give each platform an outbox of its own"
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ("s3://outbox/plumbline", "s3://outbox/plumbline-azure"),
-        ("s3://outbox/plumbline", "gs://outbox/plumbline"),
-        ("az://acme/outbox", "az://acme/outbox-2"),
-        ("file:///srv/outbox", "file:///srv/outbox2"),
-    ],
-)
-def test_outboxes_beside_each_other_are_read(tmp_path, first, second):
-    text = SUITE.replace("s3://outbox/plumbline", first) + SECOND.format(outbox=second)
-    assert read_suite(write(tmp_path, text)).platforms["azure"].outbox == second
 
 
 def test_a_link_to_a_different_outbox_is_refused_once_folders_are_resolved(tmp_path):
