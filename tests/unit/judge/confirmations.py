@@ -15,7 +15,7 @@ from tests.kept_results import keep, kept
 
 from .conftest import Plan, cut_to, make_record
 
-__all__ = ["Laboratory", "confirm", "experiment_record", "rigid", "snapping"]
+__all__ = ["Laboratory", "confirm", "experiment_record", "healing", "rigid", "snapping"]
 
 compare = kept(compare)
 
@@ -68,6 +68,17 @@ def snapping(plan: Plan, **healed: Any) -> Laboratory:
     def run(request: Request) -> LoadedRecord:
         faulty = request.runs_on == "candidate" and not request.experiment.replays
         return experiment_record(plan if faulty else replace(plan, **healed), request)
+
+    return run
+
+
+def healing(plan: Plan, **cures: dict[str, Any]) -> Laboratory:
+    """Answer as the candidate, with the changes of each rung whose values are restored."""
+
+    def run(request: Request) -> LoadedRecord:
+        restored = {replay.stage for replay in request.experiment.replays}
+        changes = {name: value for rung in cures if rung in restored for name, value in cures[rung].items()}
+        return experiment_record(Plan() if request.runs_on == "reference" else replace(plan, **changes), request)
 
     return run
 

@@ -98,6 +98,11 @@ def keep_taps(content: Content, keep: Callable[[Content], bool]) -> None:
     content["arrays"]["sketches"] = {"sketch": content["arrays"]["sketches"]["sketch"][kept]}
 
 
+def with_evidence(made: LoadedRecord, **parts: Any) -> LoadedRecord:
+    evidence = made.record.evidence.replace(**parts)
+    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+
+
 def named(name: str, **changes: object) -> LoadedRecord:
     made = make_record(**changes)
     return LoadedRecord(made.record.replace(record_id=name, platform=name), made.folder, made.arrays)
@@ -110,10 +115,8 @@ def old(name: str, **changes: object) -> LoadedRecord:
 
 def checked(name: str, verdict: str, **changes: object) -> LoadedRecord:
     """A platform's record with the selfcheck that stood before its training."""
-    made = named(name, **changes)
     at = "outputs of step 0: bert.embeddings.LayerNorm" if verdict == "drift" else ""
-    evidence = made.record.evidence.replace(selfcheck={"verdict": verdict, "at": at})
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+    return with_evidence(named(name, **changes), selfcheck={"verdict": verdict, "at": at})
 
 
 def learned(accuracy: float, losses: tuple[float, ...], last: str, **changes: Any) -> LoadedRecord:
@@ -126,8 +129,7 @@ def learned(accuracy: float, losses: tuple[float, ...], last: str, **changes: An
         "weights": [[0, "0" * 16], [changes.get("steps", 2), last * 16]],
         "chance": 0.0,
     }
-    evidence = made.record.evidence.replace(learn=learn | changes)
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+    return with_evidence(made, learn=learn | changes)
 
 
 def answered(right: list[int], losses: tuple[float, ...], weights: str, **changes: Any) -> LoadedRecord:

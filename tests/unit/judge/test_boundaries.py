@@ -17,13 +17,13 @@ from plumbline.judge.pair import Pair
 from plumbline.judge.restored import check_restored
 from plumbline.judge.walk import walk
 from plumbline.records import LoadedRecord
-from plumbline.schema.evidence import EvaluationEvidence, SpeedEvidence
+from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.suite import Gates
 from plumbline.schema.tolerance import floor_of
 from plumbline.schema.verdict import Divergence, Finding
 
 from .conftest import STEPS, Plan, make_record, other_kernel
-from .made_records import edit, experiment
+from .made_records import edit, experiment, learned, with_evidence
 from .made_speed import BREAKDOWN, COMPUTE, record, speed, times
 
 # Tensors: the forward, gradient and weight limits as a comparison uses them.
@@ -39,8 +39,7 @@ def scaled(stage: str, name: str, error: float, **changes: Any) -> LoadedRecord:
         if (tap["step"], tap["stage"], tap["name"]) == (0, stage, name):
             made.arrays["sketches"]["sketch"][place] *= 1 + error
             tap |= {"norm": tap["norm"] * (1 + error), "sha256": "e" * 64}
-    evidence = made.record.evidence.replace(probe=probe.replace(taps=taps).to_json())
-    return LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays)
+    return with_evidence(made, probe=probe.replace(taps=taps).to_json())
 
 
 def apart(reference: LoadedRecord, stage: str, name: str, error: float) -> float:
@@ -105,34 +104,18 @@ def test_a_difference_by_definition_is_restored_from_a_quarter_on(share_left: fl
 # Accuracy: margin, standard error, both sides.
 
 
-def ended(accuracy: float, rows: int = 1000) -> dict[str, Any]:
-    evaluation = EvaluationEvidence(
-        step=2, num_rows=rows, rows_sha256="a" * 64, training_mode=False, predictions_sha256="b" * 64,
-        logits_sha256="c" * 64, loss=0.5, accuracy=accuracy,
-    )  # fmt: skip
-    weights = f"{round(accuracy * 10**6):016x}"
-    return {
-        "steps": 2,
-        "losses": [0.7, accuracy],
-        "evaluations": [evaluation.to_json()],
-        "weights": [[2, weights]],
-    }
-
-
 def gap(ours: float, theirs: float, gates: Gates = Gates()) -> str:  # noqa: B008 - frozen
-    records = []
-    for accuracy in (ours, theirs):
-        made = make_record(fingerprint={} if not records else other_kernel())
-        evidence = made.record.evidence.replace(learn=ended(accuracy))
-        records.append(LoadedRecord(made.record.replace(evidence=evidence.to_json()), made.folder, made.arrays))
-    return learn(Pair(records[0], records[1]), gates)[0].outcome
+    """Compare two evaluations of 1,024 rows."""
+    candidate = learned(theirs, (0.7, 0.6), "b", fingerprint=other_kernel())
+    return learn(Pair(learned(ours, (0.7, 0.5), "a"), candidate), gates)[0].outcome
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_accuracy_gate_has_two_sides_and_two_limits(sign: int) -> None:
-    sides = [EvaluationEvidence.model_validate(ended(item)["evaluations"][0]) for item in (0.8, 0.8 + sign * 0.06)]
+    curves = [learned(item, (0.7,), "a").record.evidence.learn for item in (0.8, 0.8 + sign * 0.06)]
+    sides = [curve.evaluations[-1] for curve in curves]  # type: ignore[union-attr]
     error = accuracy_error(sides[0], sides[1])
-    assert error == pytest.approx(math.sqrt(sum(s.accuracy * (1 - s.accuracy) / 1000 for s in sides)))
+    assert error == pytest.approx(math.sqrt(sum(s.accuracy * (1 - s.accuracy) / 1024 for s in sides)))
     assert gap(0.8, 0.8 + sign * 0.0199) == "pass"
     assert gap(0.8, 0.8 + sign * 0.0201) == "inconclusive"
     assert gap(0.8, 0.8 + sign * (0.02 + 2.2 * error)) == "inconclusive"

@@ -15,6 +15,7 @@ from plumbline.schema.suite import Gates
 from plumbline.schema.verdict import Judgement, Outcome
 
 from .conftest import make_record
+from .made_records import with_evidence
 from .made_speed import only, record, speed
 
 
@@ -84,8 +85,7 @@ def test_a_record_that_cannot_hold_a_fault_has_no_copy_of_it() -> None:
     assert probe.portable is not None
 
     def changed(**changes: Any) -> LoadedRecord:
-        evidence = original.record.evidence.replace(probe=probe.replace(**changes))
-        return LoadedRecord(original.record.replace(evidence=evidence), original.folder, original.arrays)
+        return with_evidence(original, probe=probe.replace(**changes))
 
     same = {name: (marks[0], marks[0], *marks[2:]) for name, marks in probe.batches.items()}
     plain = [tap.replace(kind="Linear") if tap.kind == "LayerNorm" else tap for tap in probe.taps]

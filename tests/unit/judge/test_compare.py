@@ -8,42 +8,11 @@ from typing import Any
 import pytest
 
 from plumbline.judge import compare
-from plumbline.judge.pair import Pair
-from plumbline.judge.rungs.model import architecture, weights
 from plumbline.records import LoadedRecord
-from plumbline.schema.record import RunRecord
 from tests.said import said
 
 from .conftest import EVALUATION_ROWS, STEPS, Plan, make_record, other_kernel
 from .made_records import codes, judge
-
-
-def _tied(head_sha256: str | None) -> LoadedRecord:
-    """Return a record whose `embed.weight` is tied to `layer.linear.weight`."""
-    made = make_record()
-    content = made.record.model_dump()
-    model = content["evidence"]["model"]
-    model["parameters"] = list(model["parameters"])
-    for parameter in model["parameters"]:
-        if parameter["name"] == "embed.weight":
-            parameter |= {"tied_to": "layer.linear.weight", "sha256": "e" * 64}
-        if parameter["name"] == "layer.linear.weight":
-            parameter |= {"sha256": "e" * 64}
-        if parameter["name"] == "head.weight" and head_sha256:
-            parameter |= {"sha256": head_sha256}
-    model |= {"weights_sha256": "e" * 64}
-    return LoadedRecord(RunRecord.model_validate(content), made.folder, made.arrays)
-
-
-@pytest.mark.parametrize(("head_sha256", "expected"), [(None, []), ("f" * 64, ["weights.init"])])
-def test_a_tie_changes_the_values_of_both_parameters(
-    reference: LoadedRecord, head_sha256: str | None, expected: list[str]
-) -> None:
-    pair = Pair(reference, _tied(head_sha256))
-    tied, values = architecture(pair), weights(pair)
-    assert tied is not None
-    assert tied.at.at == "embed.weight"
-    assert ([values.suspicions[0].code] if values else []) == expected
 
 
 def test_equal_records_pass_and_say_so(reference: LoadedRecord) -> None:

@@ -14,7 +14,7 @@ from plumbline.records import LoadedRecord
 from tests.kept_results import keep, kept
 from tests.said import said
 
-from .confirmations import confirm, experiment_record, rigid, snapping
+from .confirmations import confirm, experiment_record, healing, rigid, snapping
 from .conftest import Plan, make_record, other_kernel
 
 compare = kept(compare)
@@ -200,12 +200,6 @@ def test_what_varies_but_agrees_at_first_by_chance_is_nondeterminism_alone(refer
 def test_a_gradient_that_changed_after_its_record_is_told_from_an_update(reference: LoadedRecord, heals: bool) -> None:
     """A flipped sign keeps the norm; the reference's clipped gradients imposed tell it from another update."""
     plan = Plan(gradient_sign=-1.0)
-
-    def run(request: Request) -> LoadedRecord:
-        imposed = any(replay.stage == "clipped" for replay in request.experiment.replays)
-        fine = request.runs_on == "reference" or (imposed and heals)
-        return experiment_record(Plan() if fine else plan, request)
-
-    state, _ = confirm(reference, plan, run)
+    state, _ = confirm(reference, plan, healing(plan, clipped={"gradient_sign": 1.0} if heals else {}))
     expected = ("gradient", "confirmed") if heals else ("optimizer", "likely")
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [expected]

@@ -12,6 +12,7 @@ from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import LearnEvidence
 
 from .conftest import other_kernel
+from .made_records import with_evidence
 from .test_curve_reruns import CURVE, LOSSES, curve, ended
 
 EVALUATION = curve().record.evidence.learn.evaluations[-1]  # type: ignore[union-attr]
@@ -19,13 +20,7 @@ OTHER_END = EVALUATION.replace(step=CURVE, loss=1.0)
 
 
 def without_learn(record: LoadedRecord) -> LoadedRecord:
-    evidence = record.record.evidence.replace(learn=None)
-    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
-
-
-def with_evidence(record: LoadedRecord, **changes: Any) -> LoadedRecord:
-    evidence = record.record.evidence.replace(**changes)
-    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+    return with_evidence(record, learn=None)
 
 
 def learn_of(record: LoadedRecord) -> LearnEvidence:

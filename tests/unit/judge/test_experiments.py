@@ -16,6 +16,7 @@ from plumbline.schema.experiment import Capture, Replay
 from plumbline.schema.verdict import Divergence, Finding
 
 from .conftest import PARAMETERS, STEPS, cut_to, make_record, with_log
+from .made_records import with_evidence
 
 TRAINED = frozenset(PARAMETERS)
 _CODES = {
@@ -155,8 +156,7 @@ TAPS = taps(
 def with_taps(record: LoadedRecord, named: tuple[Tap, ...]) -> LoadedRecord:
     probe = record.record.evidence.probe
     assert probe is not None
-    changed = record.record.evidence.replace(probe=probe.replace(taps=named))
-    return LoadedRecord(record.record.replace(evidence=changed), record.folder, record.arrays)
+    return with_evidence(record, probe=probe.replace(taps=named))
 
 
 @pytest.mark.parametrize(("at", "kind"), [("second", "Norm"), ("first", "Linear"), ("third", "Norm"), ("none", "")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,9 @@ from plumbline.judge.restored import check_restored
 from plumbline.judge.rungs.loss import loss
 from plumbline.records import LoadedRecord
 
-from .confirmations import confirm, experiment_record
+from .confirmations import confirm, experiment_record, healing
 from .conftest import Plan, make_record, with_log
-from .made_records import edit, experiment
+from .made_records import edit, experiment, with_evidence
 
 CauseList = list[tuple[str, str]]
 
@@ -74,9 +73,7 @@ def test_a_tensor_that_is_rounding_only_stays_so_in_experiments_of_fp64(
     taps[place] |= {"sha256": "f" * 64}
     after.arrays["sketches"]["sketch"][place] *= -1
     marks = ("f" * 16, *probe.gradients[1:])
-    evidence = after.record.evidence.replace(probe=probe.replace(taps=taps, gradients=marks).to_json())
-    after = LoadedRecord(after.record.replace(evidence=evidence.to_json()), after.folder, after.arrays)
-    after = edit(after, experiment())
+    after = edit(with_evidence(after, probe=probe.replace(taps=taps, gradients=marks).to_json()), experiment())
     off = loss(Pair(reference, make_record(loss_factor=1.1)), 0)
     assert off is not None
     noise = frozenset({("gradient", "head.weight")}) if is_noise else frozenset()
@@ -89,15 +86,8 @@ def test_a_tensor_that_is_rounding_only_stays_so_in_experiments_of_fp64(
 
 def test_a_hidden_difference_is_no_nondeterminism_after_an_equal_rerun(reference: LoadedRecord) -> None:
     plan = Plan(weights_seed=6, noise={"layer.norm": 1e-6})
-
-    def run(request: Any) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        rungs = {replay.stage for replay in request.experiment.replays}
-        healed = replace(plan, weights_seed=Plan().weights_seed) if "weights" in rungs else plan
-        return experiment_record(replace(healed, noise={}) if "forward" in rungs else healed, request)
-
-    state, _ = confirm(reference, plan, run)
+    answer = healing(plan, weights={"weights_seed": Plan().weights_seed}, forward={"noise": {}})
+    state, _ = confirm(reference, plan, answer)
     assert causes(state) == [("weights.init", "confirmed"), ("operator", "confirmed")]
 
 

@@ -14,7 +14,7 @@ from plumbline.schema.suite import Gates
 from tests.said import said
 
 from .conftest import make_record
-from .made_records import answered, learned
+from .made_records import answered, learned, with_evidence
 
 
 def rows(right: list[int], weights: str, **changes: Any) -> LoadedRecord:
@@ -26,8 +26,7 @@ def edited(made: LoadedRecord, **changes: Any) -> LoadedRecord:
     curve = made.record.evidence.learn
     assert curve is not None
     last = curve.evaluations[-1].replace(**changes)
-    evidence = made.record.evidence.replace(learn=curve.replace(evaluations=(*curve.evaluations[:-1], last)))
-    return LoadedRecord(made.record.replace(evidence=evidence), made.folder, made.arrays)
+    return with_evidence(made, learn=curve.replace(evaluations=(*curve.evaluations[:-1], last)))
 
 
 @pytest.mark.parametrize(("ours", "theirs", "gap"), [(0.85, 0.84, -0.01), (0.84, 0.85, 0.01), (0.5, 0.9, 0.4)])

@@ -11,13 +11,13 @@ from plumbline.judge.gates.throughput import noise_of
 from plumbline.judge.gates.throughput import speed as throughput
 from plumbline.judge.gates.throughput_causes import lost_share
 from plumbline.judge.pair import Pair
-from plumbline.records import LoadedRecord
 from plumbline.schema.evidence import SpeedEvidence
 from plumbline.schema.step_log import StepLog
 from plumbline.schema.suite import Gates
 from tests.said import said
 
 from .conftest import make_record, other_kernel
+from .made_records import with_evidence
 from .made_speed import computed, only, run, speed
 
 # The share of throughput that was lost.
@@ -68,13 +68,8 @@ def test_noise_follows_from_quartiles_and_the_number_of_steps(changes: dict[str,
 
 
 def pair_of(before: SpeedEvidence | None, after: SpeedEvidence | None, **changes: Any) -> Pair:
-    sides = []
-    for evidence, more in ((before, {}), (after, changes)):
-        made = make_record(**more)
-        speed = evidence.to_json() if evidence else None
-        record = made.record.replace(evidence=made.record.evidence.replace(speed=speed))
-        sides.append(LoadedRecord(record, made.folder, made.arrays))
-    return Pair(sides[0], sides[1])
+    left, right = with_evidence(make_record(), speed=before), with_evidence(make_record(**changes), speed=after)
+    return Pair(left, right)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from plumbline.schema.verdict import Cause, Finding
 from tests.said import said
 
 from .conftest import make_record, other_kernel
+from .made_records import with_evidence
 from .test_curve_reruns import CURVE, at_five, confirm, curve, named, repeating, rerun, tried
-from .test_curves import EVALUATION, with_evidence
+from .test_curves import EVALUATION
 from .test_wrong_reference import make_round
 
 RATES = tuple(1e-3 - 1e-4 * step for step in range(CURVE))

@@ -19,6 +19,7 @@ from plumbline.schema.verdict import Cause, Judgement
 from tests.said import said
 
 from .conftest import STEPS, make_record, other_kernel, set_step, with_log
+from .made_records import with_evidence
 from .test_experiments import mismatch, suspected
 
 WAY = Intervention("a way", STEPS)
@@ -45,8 +46,7 @@ def with_evaluation(record: LoadedRecord, **changes: Any) -> LoadedRecord:
     probe = record.record.evidence.probe
     assert probe is not None
     assert probe.evaluation is not None
-    evidence = record.record.evidence.replace(probe=probe.replace(evaluation=probe.evaluation.replace(**changes)))
-    return LoadedRecord(record.record.replace(evidence=evidence), record.folder, record.arrays)
+    return with_evidence(record, probe=probe.replace(evaluation=probe.evaluation.replace(**changes)))
 
 
 def with_weight(record: LoadedRecord, step: int, name: str, factor: float) -> LoadedRecord:

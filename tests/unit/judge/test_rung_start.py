@@ -43,6 +43,18 @@ def test_parameters_that_differ_by_name_shape_or_tie_are_named_in_order() -> Non
     assert both(restructured, nothing, many) == (frozenset(), frozenset())
 
 
+@pytest.mark.parametrize(("head", "codes"), [({}, []), ({"sha256": "f" * 64}, ["weights.init"])])
+def test_a_tie_changes_the_values_of_both_parameters(head: dict[str, str], codes: list[str]) -> None:
+    same = {"sha256": "e" * 64}
+    tied = parameters(
+        embed_weight=same | {"tied_to": "layer.linear.weight"}, layer_linear_weight=same, head_weight=head
+    )
+    found, _ = both(architecture, side(), side(tied))
+    assert found.at.at == "embed.weight"
+    values = weights(Pair(side(), side(tied)))
+    assert ([values.suspicions[0].code] if values else []) == codes
+
+
 def test_modules_are_listed_by_what_differs() -> None:
     models = [side(modules=modules).record.evidence.model for modules in ({}, {"layer.norm": "LayerNorm(eps=1e-05)"})]
     left, right = models

@@ -10,7 +10,7 @@ import pytest
 from plumbline.judge.confirmation import Request
 from plumbline.records import LoadedRecord
 
-from .confirmations import confirm, experiment_record
+from .confirmations import confirm, experiment_record, healing
 from .conftest import Plan
 
 
@@ -18,13 +18,8 @@ def test_two_causes_are_confirmed_one_after_the_other(reference: LoadedRecord) -
     rates = [rate * 2 for rate in Plan().rates]
     plan = Plan(rates=rates)
     plan.labels[3] = 1 - plan.labels[3]
-
-    def run(request: Request) -> LoadedRecord:
-        rungs = {replay.stage for replay in request.experiment.replays}
-        healed = replace(plan, labels=Plan().labels) if "batch" in rungs else plan
-        return experiment_record(replace(healed, rates=Plan().rates) if "schedule" in rungs else healed, request)
-
-    state, asked = confirm(reference, plan, run)
+    answer = healing(plan, batch={"labels": Plan().labels}, schedule={"rates": Plan().rates})
+    state, asked = confirm(reference, plan, answer)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [
         ("data.labels", "confirmed"),
         ("schedule", "confirmed"),
@@ -47,28 +42,16 @@ def test_a_second_cause_below_or_after_restored_batches_rates_and_generators_is_
 ) -> None:
     """Their values of every step are known: the experiments run the whole probe, with its evaluation."""
     plan = Plan(**first, **second)
-
-    def run(request: Request) -> LoadedRecord:
-        if request.runs_on == "reference":
-            return experiment_record(Plan(), request)
-        rungs = {replay.stage for replay in request.experiment.replays}
-        restored = rungs & {"batch", "schedule", "rng"}
-        healed = replace(plan, order=Plan().order, rates=Plan().rates, seed=Plan().seed) if restored else plan
-        undone: dict[str, Any] = {"noise": {}, "gradient_factor_at": None} if rungs & {"evaluation", "gradient"} else {}
-        return experiment_record(replace(healed, **undone), request)
-
-    state, _ = confirm(reference, plan, run)
+    healed = {"order": Plan().order, "rates": Plan().rates, "seed": Plan().seed}
+    undone: dict[str, Any] = {"noise": {}, "gradient_factor_at": None}
+    cures = dict.fromkeys(("batch", "schedule", "rng"), healed) | dict.fromkeys(("evaluation", "gradient"), undone)
+    state, _ = confirm(reference, plan, healing(plan, **cures))
     assert [(cause.code, cause.sure) for cause in state.judgement.causes][1:] == [(code, "confirmed")]
 
 
 def test_a_loss_that_shows_late_is_not_put_down_to_its_gradients(reference: LoadedRecord) -> None:
     plan = Plan(loss_factor=0.95, loss_shows_from=2)
-
-    def run(request: Request) -> LoadedRecord:
-        healed = any(replay.stage == "loss" for replay in request.experiment.replays)
-        return experiment_record(Plan() if healed or request.runs_on == "reference" else plan, request)
-
-    state, _ = confirm(reference, plan, run)
+    state, _ = confirm(reference, plan, healing(plan, loss={"loss_factor": 1.0}))
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [("loss", "confirmed")]
     # The first step whose gradients it changes.
     assert state.judgement.first_divergence.step == 0
@@ -76,14 +59,8 @@ def test_a_loss_that_shows_late_is_not_put_down_to_its_gradients(reference: Load
 
 def test_a_gradient_that_stays_off_once_the_loss_is_put_back_is_a_cause_of_its_own(reference: LoadedRecord) -> None:
     plan = Plan(loss_factor=0.95, loss_shows_from=2, gradient_factor=1.5)
-
-    def run(request: Request) -> LoadedRecord:
-        rungs = {replay.stage for replay in request.experiment.replays}
-        healed = replace(plan, loss_factor=1.0) if "loss" in rungs else plan
-        healed = replace(healed, gradient_factor=1.0) if "gradient" in rungs else healed
-        return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
-
-    state, _ = confirm(reference, plan, run)
+    answer = healing(plan, loss={"loss_factor": 1.0}, gradient={"gradient_factor": 1.0})
+    state, _ = confirm(reference, plan, answer)
     assert {(cause.code, cause.sure) for cause in state.judgement.causes} == {
         ("loss", "confirmed"),
         ("gradient", "confirmed"),
@@ -95,14 +72,8 @@ def test_code_for_a_gradient_that_also_rounds_an_output_is_one_cause(
     reference: LoadedRecord, size: float, codes: list[str]
 ) -> None:
     plan = Plan(gradient_factor_at=1, noise={"layer.norm@2": size})
-
-    def run(request: Request) -> LoadedRecord:
-        rungs = {replay.stage for replay in request.experiment.replays}
-        healed = replace(plan, gradient_factor_at=None) if "gradient" in rungs else plan
-        healed = replace(healed, noise={}) if "forward" in rungs else healed
-        return experiment_record(Plan() if request.runs_on == "reference" else healed, request)
-
-    state, _ = confirm(reference, plan, run)
+    answer = healing(plan, gradient={"gradient_factor_at": None}, forward={"noise": {}})
+    state, _ = confirm(reference, plan, answer)
     assert [(cause.code, cause.sure) for cause in state.judgement.causes] == [(code, "confirmed") for code in codes]
 
 

@@ -129,32 +129,22 @@ def loaded(lost: float, **samples: float) -> SpeedEvidence:
 @pytest.mark.parametrize(
     ("lost", "load", "verdict"),
     [
-        (0.91, {"cpu_steal": 0.056}, "drift"),
-        (0.97, {"cpu_steal": 0.056}, "drift"),
         # 5% are the suite's; 20% stolen leave 0.8 of the throughput, and 5% less than that is 0.76. Stolen are 0.275
         # cores of the 1.375 that were asked for.
         (0.235, {"cpu_steal": 0.275}, "inconclusive"),
         (0.245, {"cpu_steal": 0.275}, "drift"),
-        (0.235, {"memory_pressure": 0.2}, "inconclusive"),
-        (0.245, {"memory_pressure": 0.2}, "drift"),
         # The training had one core of two, and now has a half: others run 1.39, and a tenth of a core is idle.
         (0.418, {"foreign_cpu": 1.39, "own_cpu": 0.5}, "inconclusive"),
         (0.425, {"foreign_cpu": 1.39, "own_cpu": 0.5}, "drift"),
         # No core is idle: what the training would do with the rest of the machine was not measured.
         (0.9, {"foreign_cpu": 1.5, "own_cpu": 0.5}, "inconclusive"),
-        # 1.25 cores of others leave it three quarters of one.
-        (0.28, {"foreign_cpu": 1.25, "own_cpu": 0.5}, "inconclusive"),
-        (0.29, {"foreign_cpu": 1.25, "own_cpu": 0.5}, "drift"),
         # One core of others leaves it its own.
         (0.06, {"foreign_cpu": 1.0, "own_cpu": 0.5}, "drift"),
         # One more process on the GPU takes half of it, if the device lost as much; an idle process takes nothing.
         (0.52, {"foreign_gpu_processes": 1.0, "gemm": 0.4}, "inconclusive"),
         (0.53, {"foreign_gpu_processes": 1.0, "gemm": 0.4}, "drift"),
-        (0.23, {"foreign_gpu_processes": 1.0, "gemm": 0.8}, "inconclusive"),
-        (0.25, {"foreign_gpu_processes": 1.0, "gemm": 0.8}, "drift"),
         (0.06, {"foreign_gpu_processes": 1.0}, "drift"),
         # Two loads at once: 0.8 of 0.8, less 5%, is 0.608.
-        (0.39, {"cpu_steal": 0.275, "memory_pressure": 0.2}, "inconclusive"),
         (0.395, {"cpu_steal": 0.275, "memory_pressure": 0.2}, "drift"),
         (0.9, {"cpu_steal": 1.0, "own_cpu": 0.0, "foreign_cpu": 0.0}, "inconclusive"),
     ],
