@@ -133,6 +133,7 @@ LACKING: dict[str, tuple[tuple[Change, ...], list[tuple[Any, ...]]]] = {
     "states of two steps": (
         (lambda c: [c["arrays"]["state"].pop(f"rng/{step}") for step in (2, 4)],), [("probe.state", "invalid", 4, 6)],
     ),
+    "states of a step": ((lambda c: c["arrays"]["state"].pop("rng/3"),), [("probe.state", "invalid", 5, 6)]),
     "forward taps": (
         (taps_where(lambda tap: tap["stage"] != "forward"),), [("probe.taps", "inconclusive", 0, 1)],
     ),

@@ -211,6 +211,7 @@ def test_a_run_that_failed_after_its_record_was_seen_keeps_the_note() -> None:
 def test_an_outbox_that_does_not_answer_is_tried_for_a_minute() -> None:
     play = Play(retries=0).all((1, ONLINE), (5, RUNNING))
     assert play.at(20, COMPLETED) is Action.LOOK
+    assert play.at(50, recorded(None)) is Action.LOOK
     assert play.at(80, recorded(None)) is Action.LOOK
     assert play.at(80.1, recorded(None)) is Action.NONE
     assert play.result == (None, "the outbox could not be read within 60 s", 1)

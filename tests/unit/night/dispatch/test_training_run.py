@@ -55,6 +55,23 @@ def test_a_completed_training_with_its_record() -> None:
     assert (training.result.attempt, training.result.why, training.result.notes) == (0, "", ())
 
 
+def test_a_run_that_nobody_starts_is_cancelled_before_it_is_given_up() -> None:
+    looks = [(float(now), child(ChildState.SCHEDULED)) for now in range(5, 102, 3)]
+    training, actions = play((1, ONLINE), *looks, (102, child(ChildState.CANCELLED)), (102, recorded(False)))
+    assert [action for action in actions if action is not Action.NONE] == [Action.START, Action.CANCEL, Action.LOOK]
+    assert training.result is not None
+    assert training.result.why == "no worker started the run within 100 s (start_seconds)"
+
+
+def test_silence_is_loss_and_is_tried_again() -> None:
+    training, actions = play((1, ONLINE), (2, RUNNING), (63, RUNNING), (94, RUNNING), (94, recorded(False)))
+    assert actions[2:] == [Action.CANCEL, Action.FORCE, Action.NONE]
+    assert (training.phase, training.attempt) == (Phase.SEEKING, 1)
+    assert training.notes == (
+        "attempt 1 failed: the run reported no progress for 60 s, and did not end when cancelled",
+    )
+
+
 def test_a_crash_is_tried_again_and_its_record_has_another_name() -> None:
     crash = (child(ChildState.CRASHED, "SIGKILL"), recorded(False))
     training, _ = play((1, ONLINE), (2, RUNNING), (9, crash[0]), (9, crash[1]))
