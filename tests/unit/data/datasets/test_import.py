@@ -44,19 +44,6 @@ def test_all_rows_of_a_good_file_come_in_whole_and_in_order(tmp_path, suffix):
     assert [(row.text, int(row.label)) for row in read_rows(path, COLUMNS)] == GOOD_ROWS
 
 
-def test_the_three_formats_give_the_same_dataset(tmp_path):
-    digests = set()
-    for suffix in (".csv", ".jsonl", ".parquet"):
-        path = write(tmp_path / f"rows{suffix}", GOOD_ROWS, names=("body", "stars"))
-        source = DatasetSource(path=str(path), text_column="body", label_column="stars", vocab_size=100)
-        manifest = build_dataset(source, "mine", "sequence-classification", tmp_path / suffix)
-        digests.add((manifest.tokenizer.sha256, *(shard.sha256 for shard in manifest.shards)))
-        assert manifest.num_labels == 3
-        assert sum(shard.num_rows for shard in manifest.train) == 40
-        assert sum(shard.num_rows for shard in manifest.evaluation) == 10
-    assert len(digests) == 1
-
-
 def test_a_file_sorted_by_label_is_shuffled_before_it_is_split(tmp_path):
     path = write(tmp_path / "rows.csv", [(f"row {i}", int(i >= 50)) for i in range(100)])
     out = tmp_path / "out"
@@ -125,9 +112,6 @@ import sys
 from pathlib import Path
 import pyarrow as pa
 from plumbline.data.datasets.rows import ColumnOptions
-from plumbline.data.datasets.readers import read_rows
-from plumbline.data.datasets.rows import ColumnOptions
-from plumbline.data.datasets.files import locate
 from plumbline.data.datasets.readers import read_rows
 characters = sum(len(row.text) for row in read_rows(Path(sys.argv[1]), ColumnOptions()))
 print(characters, pa.default_memory_pool().max_memory())
@@ -260,11 +244,13 @@ FOLDERS = {
                "validation-00000-of-00001.csv"),
     "years": (["train2017.csv", "val2017.csv"], "train2017.csv", "val2017.csv"),
     "capitals": (["TRAIN.csv", "TEST.csv"], "TRAIN.csv", "TEST.csv"),
+    "sets": (["trainset.csv", "testset.csv"], "trainset.csv", "testset.csv"),
     "camel case": (["reviewsTrain.csv", "reviewsTest.csv"], "reviewsTrain.csv", "reviewsTest.csv"),
     "a word that contains one": (["contest.csv", "latest.csv"], "contest.csv latest.csv", ""),
     "test beside data": (["reviews.csv", "reviews_test.csv"], "refused", "reviews.csv"),
     "validation beside data": (["reviews.csv", "reviews-dev.csv"], "refused", "reviews.csv"),
     "holdout beside data": (["reviews.csv", "holdout.csv"], "refused", "reviews.csv"),
+    "hold-out beside data": (["reviews.csv", "hold-out.csv"], "refused", "reviews.csv"),
     "test folder beside data": (["a.csv", "test/a.csv"], "refused", "a.csv"),
     "train, test and data": (["train.csv", "test.csv", "more.csv"], "refused", "more.csv"),
     "validation and test only": (["val.csv", "test.csv"], "refused", "none of them is for training"),

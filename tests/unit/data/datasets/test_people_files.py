@@ -29,11 +29,6 @@ def rows_of(out, manifest):
     return sorted((row["text"], *([row["text_pair"]] if manifest.pairs else []), names[row["label"]]) for row in rows)
 
 
-def test_there_are_thirty_files_and_more():
-    assert len(FILES) >= 30
-    assert len({case.name for case in FILES}) == len(FILES)
-
-
 @pytest.mark.parametrize("case", IMPORTED, ids=lambda case: case.name)
 def test_a_file_is_imported_right_and_the_same_every_time(tmp_path, case):
     manifest = build(case, tmp_path / "in", tmp_path / "out")

@@ -26,10 +26,8 @@ def verdict_of(result: PlatformResult, **links: str) -> RoundVerdict:
     return RoundVerdict(round="night-2", suite="s", verdict=result.verdict, platforms={"azure": result}, **links)
 
 
-def message_about(
-    verdict: RoundVerdict, trouble: Trouble, *, since_round: str = "night-2", since: datetime = SINCE
-) -> AlertMessage:
-    return trouble_message(verdict, [replace(trouble, since_round=since_round, since=since)])
+def message_about(verdict: RoundVerdict, trouble: Trouble, *, since_round: str = "night-2") -> AlertMessage:
+    return trouble_message(verdict, [replace(trouble, since_round=since_round, since=SINCE)])
 
 
 def finding(number: int, workload: str = "bert", **changes: object) -> Finding:
@@ -61,9 +59,8 @@ def test_a_drift_shows_cause_evidence_and_worst_findings_of_its_workload() -> No
     )
     message = message_about(
         verdict_of(result, **LINKS),
-        Trouble("azure", "".join("bert"), "precision", "drift"),
+        Trouble("azure", "bert", "precision", "drift"),
         since_round="night-1",
-        since=SINCE,
     )
     assert message.subject == "[plumbline] s: drift on azure, bert: precision (confirmed)"
     assert message.body.splitlines() == [
@@ -97,24 +94,18 @@ def test_no_text_of_the_data_is_sent_to_a_receiver() -> None:
 
 def test_a_new_failed_check_without_a_cause_is_named_and_its_message_has_no_empty_links() -> None:
     result = PlatformResult(verdict="drift", workloads={"bert": "drift"}, findings=(finding(1),))
-    message = message_about(
-        verdict_of(result), Trouble("azure", "bert", "check-1", "drift"), since_round="".join("night-2"), since=SINCE
-    )
+    message = message_about(verdict_of(result), Trouble("azure", "bert", "check-1", "drift"))
     assert message.subject == "[plumbline] s: drift on azure: check-1"
     assert message.body.splitlines() == ["check-1", "new in this round", "round: night-2"]
     assert message.about == "s/azure"
-    old = verdict_of(result.replace(workloads={}))
-    trouble = Trouble("azure", "bert", "check-1", "drift")
-    message = message_about(old, trouble, since_round="night-2", since=SINCE)
+    message = message_about(verdict_of(result.replace(workloads={})), Trouble("azure", "bert", "check-1", "drift"))
     assert (message.about, message.subject) == ("s/azure", "[plumbline] s: drift on azure: check-1")
 
 
 def test_a_number_of_less_than_a_digest_is_shown_in_full_and_an_invalid_record_shows_no_drift() -> None:
     findings = (finding(1, detail="a drift"), finding(2, outcome="invalid", observed=DIGEST[:-1]))
     result = PlatformResult(verdict="invalid", workloads={"bert": "invalid"}, findings=findings)
-    message = message_about(
-        verdict_of(result), Trouble("azure", "bert", "check-2", "invalid"), since_round="night-2", since=SINCE
-    )
+    message = message_about(verdict_of(result), Trouble("azure", "bert", "check-2", "invalid"))
     assert message.body.splitlines()[:2] == [f"check-2: {DIGEST[:-1]}", "new in this round"]
 
 
@@ -122,7 +113,7 @@ def test_a_trouble_of_an_earlier_round_is_not_called_new_whatever_the_rounds_are
     result = PlatformResult(verdict="drift", workloads={"bert": "drift"}, findings=(finding(1),))
     for since_round in ("night-1", "night-9"):
         trouble = Trouble("azure", "bert", "check-1", "drift")
-        message = message_about(verdict_of(result), trouble, since_round=since_round, since=SINCE)
+        message = message_about(verdict_of(result), trouble, since_round=since_round)
         assert message.body.splitlines()[1] == f"since 2026-11-19 02:30 UTC, round {since_round}"
 
 
@@ -135,10 +126,7 @@ def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> N
     )
     expected = {"bert": "disk full", "mlm": "no worker", "": "no worker"}
     for workload, why in expected.items():
-        message = message_about(
-            verdict_of(result), Trouble("azure", workload, "unavailable", "unavailable"), since_round="night-2",
-            since=SINCE,
-        )  # fmt: skip
+        message = message_about(verdict_of(result), Trouble("azure", workload, "unavailable", "unavailable"))
         where = f"azure, {workload}" if workload else "azure"
         assert message.subject == f"[plumbline] s: {where} is unavailable"
         assert message.body.splitlines()[0] == f"no record: {why}. The platform was not judged in this round."
@@ -147,7 +135,7 @@ def test_an_absence_gives_the_reason_of_its_workload_else_of_the_platform() -> N
 def test_unjudged_nights_and_improvements_are_said_in_words() -> None:
     result = PlatformResult(verdict="pass", workloads={"bert": "pass"}, unjudged_nights=3, improved=("throughput",))
     messages = [
-        message_about(verdict_of(result), trouble, since_round="night-2", since=SINCE)
+        message_about(verdict_of(result), trouble)
         for trouble in (
             Trouble("azure", "", "unjudged", "unjudged"),
             Trouble("azure", "", "improved-throughput", "improved"),
@@ -267,7 +255,7 @@ def test_a_workers_message_begins_no_line_of_an_alert(trick: str) -> None:
     )
     verdict = verdict_of(result, **{**LINKS, "report_note": trick})
     messages = [
-        message_about(verdict, Trouble("azure", "", what, event), since_round="night-1", since=SINCE)
+        message_about(verdict, Trouble("azure", "", what, event), since_round="night-1")
         for what, event in (("loss", "drift"), ("unavailable", "unavailable"))
     ]
     messages.append(no_verdict_message("s", "night-2", trick, "https://run"))

@@ -37,9 +37,7 @@ def test_the_record_accepted_last_is_current_until_it_is_rejected(central: Centr
     assert book.read(BASE.spec_sha256, "left") is None
     book.accept(record(1))
     book.accept(record(2))
-    result = book.read(BASE.spec_sha256, "left")
-    assert result is not None
-    assert result.current == "r002"
+    assert current(central) == "r002"
     assert book.reject(BASE.spec_sha256, "left").current == "r001"
     book.reject(BASE.spec_sha256, "left", "r001")
     assert book.read(BASE.spec_sha256, "left") is None
@@ -79,7 +77,14 @@ def test_writers_at_the_same_time_lose_nothing(central: CentralStore) -> None:
     assert {item.record_id for item in result.records} == {f"r{number:03d}" for number in range(4)}
 
 
-def _suite(tmp_path: Path) -> Path:
+def current(central: CentralStore) -> str | None:
+    """Return the record that is the baseline now; `None` without one."""
+    found = BaselineBook(central).read(BASE.spec_sha256, "left")
+    return found and found.current
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
     path = tmp_path / "suite.toml"
     path.write_text(
         f"""
@@ -98,7 +103,7 @@ data = "file://{tmp_path}/data"
 outbox = "file://{tmp_path}/outbox"
 """
     )
-    return path
+    return str(path)
 
 
 def _round(
@@ -115,9 +120,8 @@ def _round(
 
 
 def test_the_last_round_is_accepted_shown_and_rejected_on_the_command_line(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = str(_suite(tmp_path))
     assert main(["baseline", "accept", suite]) == 2
     assert "has no round yet" in capsys.readouterr().err
     _round(central, tmp_path, 1)
@@ -135,17 +139,16 @@ def test_the_last_round_is_accepted_shown_and_rejected_on_the_command_line(
 
 
 def test_an_invalid_round_cannot_be_approved(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
     _round(central, tmp_path, 1, "invalid")
-    assert main(["baseline", "accept", str(_suite(tmp_path))]) == 3
+    assert main(["baseline", "accept", suite]) == 3
     assert "cannot be approved" in capsys.readouterr().err
 
 
 def test_history_and_calibration_over_rounds(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = str(_suite(tmp_path))
     assert main(["history", suite]) == 0
     assert "no round yet" in capsys.readouterr().out
     assert main(["baseline", "calibrate", suite]) == 2
@@ -168,30 +171,28 @@ def test_history_and_calibration_over_rounds(
 
 
 def test_no_limit_is_written_that_passes_the_loss_of_a_quarter(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
     """Five noisy nights wrote `throughput_drop = 0.9939` without a word."""
-    suite = _suite(tmp_path)
-    before = suite.read_text()
+    before = Path(suite).read_text()
     for number, rate in enumerate((100, 170, 60, 220, 130)):
         _round(central, tmp_path, number, rate=rate)
-    assert main(["baseline", "calibrate", str(suite), "--write"]) == 3
+    assert main(["baseline", "calibrate", suite, "--write"]) == 3
     out, err = capsys.readouterr()
-    assert suite.read_text() == before
+    assert Path(suite).read_text() == before
     assert "allow no limit up to 25%: train on a quieter machine" in out
     assert f"plumbline: {suite}: platforms.left: nothing is written for it (hint: 5 nights that vary by" in err
-    assert main(["baseline", "calibrate", str(suite), "--write", "--json"]) == 3
+    assert main(["baseline", "calibrate", suite, "--write", "--json"]) == 3
     assert "quieter machine" in json.loads(capsys.readouterr().out)["platforms"]["left"]["problem"]
     for number, rate in enumerate((104, 96, 107, 95, 100)):
         _round(central, tmp_path, number, rate=rate)
-    assert main(["baseline", "calibrate", str(suite)]) == 0
+    assert main(["baseline", "calibrate", suite]) == 0
     assert "about 12 nights of this noise are needed" in capsys.readouterr().out
 
 
 def test_a_round_that_cannot_be_read_costs_no_command_the_others(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = str(_suite(tmp_path))
     for number in range(4):
         _round(central, tmp_path, number)
     central.put_text("rounds/unit/round-001/round.json", '{"round": "round-001", "of another": "version"}')
@@ -219,9 +220,8 @@ def _told(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_a_damaged_baseline_is_named_and_is_not_replaced_in_silence(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = str(_suite(tmp_path))
     _round(central, tmp_path, 1)
     assert main(["baseline", "accept", suite]) == 0
     key = f"baselines/{BASE.spec_sha256}/left.json"
@@ -244,24 +244,24 @@ def test_a_damaged_baseline_is_named_and_is_not_replaced_in_silence(
 
 
 def test_a_damaged_baseline_hides_no_other(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
     BaselineBook(central).accept(record(1))
     central.put_text(f"baselines/{'0' * 64}/right.json", "{}")
-    assert main(["baseline", "list", str(_suite(tmp_path))]) == 4
+    assert main(["baseline", "list", suite]) == 4
     out, err = capsys.readouterr()
     assert "r001  ← current" in out
     assert "/right.json: " in err
     # Only what was asked for counts.
-    assert main(["baseline", "show", str(_suite(tmp_path)), "--platform", "left"]) == 0
+    assert main(["baseline", "show", suite, "--platform", "left"]) == 0
 
 
 def test_the_current_record_stands_in_the_json_too(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
     for number in (2, 1):
         BaselineBook(central).accept(record(number))
-    assert main(["baseline", "list", str(_suite(tmp_path)), "--json"]) == 0
+    assert main(["baseline", "list", suite, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["baselines"][0]["current"] == "r001"
 
 
@@ -270,27 +270,26 @@ def test_the_current_record_stands_in_the_json_too(
     [("nope", "the round 'nope' does not exist"), ("../../x", "'../../x' is not a valid name of a round")],
 )
 def test_only_a_round_that_is_there_can_be_accepted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+    capsys: pytest.CaptureFixture[str], name: str, message: str, suite: str
 ) -> None:
-    assert main(["baseline", "accept", str(_suite(tmp_path)), "--round", name]) == 2
+    assert main(["baseline", "accept", suite, "--round", name]) == 2
     assert message in "".join(_told(capsys))
 
 
-@pytest.mark.parametrize("command", ["history", "baseline calibrate"])
 @pytest.mark.parametrize("last", ["0", "-3"])
 def test_no_rounds_are_not_taken_for_one(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, last: str
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], last: str, suite: str
 ) -> None:
     for number in range(4):
         _round(central, tmp_path, number)
-    assert main([*command.split(), str(_suite(tmp_path)), "--last", last]) == 2
-    assert _told(capsys) == [f"plumbline: --last: {last} is less than 1"]
+    for command in (["history"], ["baseline", "calibrate"]):
+        assert main([*command, suite, "--last", last]) == 2
+        assert _told(capsys) == [f"plumbline: --last: {last} is less than 1"]
 
 
 def test_a_round_that_drifted_is_refused_unless_forced_with_a_reason(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = str(_suite(tmp_path))
     _round(central, tmp_path, 1)
     assert main(["baseline", "accept", suite]) == 0
     _round(central, tmp_path, 2, "drift")
@@ -299,9 +298,7 @@ def test_a_round_that_drifted_is_refused_unless_forced_with_a_reason(
     assert "is drift, not a pass, and cannot be approved" in _told(capsys)[0]
     assert main(["baseline", "accept", suite, "--force"]) == 2
     assert "needs a reason" in _told(capsys)[0]
-    result = BaselineBook(central).read(BASE.spec_sha256, "left")
-    assert result is not None
-    assert result.current == "r001"
+    assert current(central) == "r001"
     assert main(["baseline", "accept", suite, "--force", "--reason", "new kernel"]) == 0
     assert "against the last baseline r001" in capsys.readouterr().err
     assert main(["baseline", "log", suite, "--json"]) == 0
@@ -316,9 +313,8 @@ def test_a_round_that_drifted_is_refused_unless_forced_with_a_reason(
 
 
 def test_a_rejected_record_is_restored(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = str(_suite(tmp_path))
     _round(central, tmp_path, 1)
     assert main(["baseline", "accept", suite]) == 0
     assert main(["baseline", "reject", suite, "--reason", "a test"]) == 0
@@ -333,19 +329,16 @@ def test_a_rejected_record_is_restored(
 
 
 def test_reject_leaves_the_baselines_of_other_suites_alone(
-    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    central: CentralStore, tmp_path: Path, capsys: pytest.CaptureFixture[str], suite: str
 ) -> None:
-    suite = _suite(tmp_path)
     _round(central, tmp_path, 1)
-    assert main(["baseline", "accept", str(suite)]) == 0
+    assert main(["baseline", "accept", suite]) == 0
     other = tmp_path / "other.toml"
-    other.write_text(suite.read_text().replace('name = "unit"', 'name = "other"'))
+    other.write_text(Path(suite).read_text().replace('name = "unit"', 'name = "other"'))
     capsys.readouterr()
     assert main(["baseline", "reject", str(other)]) == 2
     assert "this suite has not accepted such a record" in _told(capsys)[0]
-    result = BaselineBook(central).read(BASE.spec_sha256, "left")
-    assert result is not None
-    assert result.current == "r001"
+    assert current(central) == "r001"
 
 
 def test_the_anchor_stays_when_the_list_is_full_and_changes_only_by_decision(central: CentralStore) -> None:
