@@ -58,9 +58,11 @@ def test_an_accuracy_that_is_missing_on_either_side_is_inconclusive(side: int) -
     sides = [learned(0.85, (0.7, 0.5), "a"), learned(0.85, (0.7, 0.6), "a")]
     for place in (0, 1) if side == 2 else (side,):
         sides[place] = edited(sides[place], accuracy=None)
-    (finding,) = learn(Pair(*sides), Gates())
-    assert (finding.outcome, finding.observed) == ("inconclusive", None)
-    assert said(finding.detail) == "no accuracy was measured"
+    bare = learned(0.85, (0.7, 0.6), "a", evaluations=[])
+    for pair in (Pair(*sides), Pair(bare, sides[0]), Pair(sides[0], bare)):
+        (finding,) = learn(pair, Gates())
+        assert (finding.outcome, finding.observed) == ("inconclusive", None)
+        assert said(finding.detail) == "no accuracy was measured"
 
 
 def test_records_without_a_curve_have_no_finding_and_no_parting() -> None:

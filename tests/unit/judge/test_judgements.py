@@ -130,24 +130,6 @@ def test_merged_judgements_keep_the_surest_cause_and_each_line_once() -> None:
 # Notes of a comparison.
 
 
-def test_a_curve_that_parts_on_equal_machines_has_every_separable_cause() -> None:
-    def curve(**fields: Any) -> Change:
-        return lambda content: content["evidence"]["learn"].update(fields)
-
-    left = edit(whole(), curve(dropout=(0.1,), losses=[0.5] * 8))
-    losses = [0.5] * 4 + [0.4] * 4
-    both = edit(left, curve(dropout=(0.2,), losses=losses, weights=((0, "a" * 16), (8, "e" * 16))))
-    judgement = compare(left, both)
-    assert judgement.verdict == "drift"
-    assert [cause.code for cause in judgement.causes] == ["rng"]
-    assert any(
-        said(note.text) == "the learning curves separate at step 4, after a bitwise equal probe"
-        for note in judgement.notes
-    )
-    ended = edit(left, lambda content: content["evidence"]["learn"]["evaluations"][-1].update(accuracy=0.25))
-    assert {cause.code for cause in compare(left, ended).causes} == {"evaluation"}
-
-
 def test_a_file_of_the_tokenizer_and_a_manifest_that_differ_without_effect_are_noted() -> None:
     def changed(name: str) -> Change:
         return lambda content: content["evidence"]["data"].update({name: "9" * 64})

@@ -213,16 +213,6 @@ def test_an_improvement_that_ends_is_no_recovery() -> None:
     assert len(update(beside, verdict(1, "pass"), (alert("recovered"),), NOW).pending) == 1
 
 
-def test_a_trouble_stays_open_without_evidence_and_ends_without_a_recovery_if_replaced() -> None:
-    alerts = (alert("recovered"),)
-    state = opened(azure_bert_loss="drift")
-    elsewhere = RoundVerdict(round="r", suite="s", verdict="pass", platforms={})
-    assert update(state, elsewhere, alerts, NOW).open == state.open
-    assert update(state, verdict(1, "inconclusive"), alerts, NOW).open == state.open
-    replaced = update(state, verdict(1), alerts, NOW)
-    assert (set(replaced.open), replaced.pending) == ({"azure/bert/probe.loss"}, ())
-
-
 def test_an_absence_ends_with_a_record_even_without_a_verdict_and_says_so() -> None:
     alerts = (alert("recovered"),)
     for key, thin, is_open in (

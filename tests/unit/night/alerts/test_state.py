@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from plumbline.night.alerts import AlertState, update
 from plumbline.night.rounds.gathered import Absence
 from plumbline.night.rounds.outcome import absent_result, join
@@ -186,10 +184,3 @@ def test_the_newest_round_that_a_person_retries_is_followed_and_an_older_one_is_
     assert nights.night({"bert": PASS}) == ["azure has recovered"]
     assert nights.night({"bert": drift()}, days=-1) == []
     assert nights.state.open == {}
-
-
-@pytest.mark.parametrize("first", [drift(), GONE, FAILED])
-def test_the_same_round_again_changes_nothing(first: PlatformResult) -> None:
-    nights = Nights()
-    assert len(nights.night({"bert": first})) == 1
-    assert nights.night({"bert": first}, days=0) == []
