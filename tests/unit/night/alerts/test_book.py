@@ -11,7 +11,7 @@ import pytest
 from plumbline.data.stores import read_bytes
 from plumbline.night.alerts import AlertBook, AlertState, after_failure, update
 from plumbline.night.central import CentralStore
-from plumbline.schema.errors import InvalidInputError, UnavailableError
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.verdict import RoundVerdict
 from tests.memory_store import MemoryStore
 
@@ -45,37 +45,6 @@ def test_a_state_that_stays_the_same_is_not_written() -> None:
     etag = store.stat("alerts/nightly.json").etag
     assert make_book(store).change(lambda state: state.replace(due=())).rounds == ("a",)
     assert store.stat("alerts/nightly.json").etag == etag
-
-
-def test_a_change_applies_to_what_a_faster_writer_wrote() -> None:
-    store = MemoryStore()
-    seen: list[tuple[str, ...]] = []
-
-    def change(state: AlertState) -> AlertState:
-        seen.append(state.rounds)
-        if len(seen) < 3:
-            make_book(store).change(add_round(f"fast-{len(seen)}"))
-        return add_round("slow")(state)
-
-    assert make_book(store).change(change).rounds == ("fast-1", "fast-2", "slow")
-    assert seen == [(), ("fast-1",), ("fast-1", "fast-2")]
-    assert make_book(store).read().rounds == ("fast-1", "fast-2", "slow")
-
-
-def test_a_change_that_is_always_too_late_ends_with_an_error_that_names_the_document() -> None:
-    store = MemoryStore()
-    count = 0
-
-    def change(state: AlertState) -> AlertState:
-        nonlocal count
-        count += 1
-        make_book(store).change(lambda state: state.replace(rounds=(f"fast-{count}",)))
-        return add_round("slow")(state)
-
-    with pytest.raises(UnavailableError, match="other writers") as caught:
-        make_book(store).change(change)
-    assert (caught.value.where, caught.value.key) == (store.url, "alerts/nightly.json")
-    assert "slow" not in make_book(store).read().rounds
 
 
 def test_a_damaged_state_is_an_error_and_no_change_overwrites_it() -> None:

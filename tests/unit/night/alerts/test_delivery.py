@@ -54,7 +54,7 @@ def test_each_subscribed_block_gets_a_message_once() -> None:
     first = state.pending[0]
     assert (first.event, first.about, first.subject, first.body) == ("missed", "s/missed", "subject", "body")
     assert (first.created, first.failures, first.sending_until) == (NOW, 0, None)
-    assert add_once(state, replace(MESSAGE, id="".join("missed/x")), alerts, LATER) == state
+    assert add_once(state, replace(MESSAGE, id="missed/x"), alerts, LATER) == state
     assert add_once(after_success(state, first), MESSAGE, alerts, LATER) == after_success(state, first)
 
 

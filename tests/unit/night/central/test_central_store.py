@@ -131,11 +131,14 @@ def test_a_text_replaces_what_faster_writers_wrote_after_a_new_check() -> None:
     assert len(checks) == store.swaps == 8
 
 
-def test_a_text_that_is_always_too_late_ends_with_an_error_that_names_it() -> None:
+@pytest.mark.parametrize("write", [
+    lambda central: central.put_text("t", "mine"), lambda central: central.change_document("t", lambda _: b"mine"),
+])  # fmt: skip
+def test_a_write_that_is_always_too_late_ends_with_an_error_that_names_it(write: Callable[[CentralStore], Any]) -> None:
     store = Racing()
     store.races = 1000
     with pytest.raises(UnavailableError, match="other writers") as caught:
-        CentralStore(store).put_text("t", "mine")
+        write(CentralStore(store))
     assert (caught.value.where, caught.value.key) == (store.url, "t")
     assert read_bytes(store, "t") == b"faster"
 
