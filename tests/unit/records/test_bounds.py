@@ -227,17 +227,6 @@ def test_a_record_with_endless_timings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["fingerprint.packages", "fingerprint.environment", "fingerprint.numerics", "fingerprint.topology"]
-)
-def test_a_fingerprint_with_endless_entries_is_refused(tmp_path: Path, path: str) -> None:
-    content = content_of(tmp_path)
-    part, key = path.split(".")
-    content[part][key] = {f"p{number}": "1" for number in range(10_001)}
-    with pytest.raises(InvalidInputError, match=key):
-        read_model(RunRecord, json.dumps(content).encode())
-
-
-@pytest.mark.parametrize(
     ("text", "key"),
     [
         ('"record_id":"r"', '"record_id":"last-night","record_id":"r"'),
