@@ -9,7 +9,6 @@ import pytest
 from plumbline.judge import compare, judge_round, merge, trusted_reference
 from plumbline.records import LoadedRecord
 from plumbline.schema.verdict import Cause, Divergence, Finding, Judgement, Note
-from tests.said import said
 
 from .conftest import make_record, other_kernel
 from .made_records import Change, checked, edit, evaluation, in_spec, named, old, whole
@@ -60,38 +59,6 @@ def test_a_round_reports_the_last_accuracy_and_all_records() -> None:
     # Three evaluations where four are due: by itself it is invalid.
     assert result.verdict == "invalid"
     assert [finding.check for finding in result.findings] == ["learn.evaluations", "learn.evaluations"]
-
-
-def test_a_rerun_on_a_different_machine_neither_confirms_nor_refutes() -> None:
-    cores = {"cpu": {"model": "m", "isa": "AVX2", "num_cores": 64, "num_threads": 1}}
-
-    def timed(record_id: str, rate: float, fingerprint: Any = None) -> LoadedRecord:
-        speed = {
-            "steps": 9,
-            "warmup_steps": 1,
-            "samples_per_second": rate,
-            "tokens_per_second": 1.0,
-            "step_seconds": 1.0,
-        }
-        made = make_record(fingerprint=fingerprint or {})
-        return edit(
-            made,
-            lambda content: content["evidence"].update(speed=speed),
-            lambda content: content.update(record_id=record_id),
-        )
-
-    def night(again: LoadedRecord | None) -> Any:
-        reruns = {"left": again} if again else {}
-        return judge_round({"left": timed("now", 50.0)}, "left", {"left": timed("then", 100.0)}, reruns=reruns)["left"]
-
-    assert night(None).verdict == "inconclusive"
-    assert night(timed("again", 50.0)).verdict == "drift"
-    assert night(timed("again", 99.0)).verdict == "pass"
-    other = night(timed("again", 50.0, cores))
-    assert other.verdict == "inconclusive"
-    assert [said(note.text) for note in other.notes if note.code == "remark"] == [
-        "the rerun ran on m, 64 cores, the training on m, 2 cores: it neither confirms nor refutes a drop"
-    ]
 
 
 @pytest.mark.parametrize(

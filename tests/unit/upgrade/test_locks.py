@@ -44,16 +44,6 @@ def test_uv_lock_is_walked_from_the_project_along_the_markers_that_hold():
     assert "toml" not in read_lock(FILES / "uv" / "uv.lock", extras=["dev"]).pins
 
 
-def test_poetry_lock_is_filtered_by_marker_and_group():
-    lock = read_lock(FILES / "poetry" / "poetry.lock")
-    expected = {
-        "iniconfig": "2.0.0", "python-dateutil": "2.9.0.post0", "six": "1.17.0", "sniffio": "1.3.1", "toml": "0.10.2",
-    }  # fmt: skip
-    assert versions(lock) == expected
-    main_only = read_lock(FILES / "poetry" / "poetry.lock", extras=[])
-    assert versions(main_only) == {name: expected[name] for name in ("python-dateutil", "six", "sniffio")}
-
-
 def test_pylock_of_uv_and_of_pip():
     exported = read_lock(FILES / "pylock-uv" / "pylock.toml")
     assert versions(exported)["python-dateutil"] == "2.9.0.post0"
@@ -313,18 +303,6 @@ def test_a_lock_is_read_for_the_interpreter_whose_environment_it_is(name):
 
 def lock_of(name: str, text: str, **options):
     return parse_lock(LockFiles(name=name, files={name: text}), **options)
-
-
-@pytest.mark.parametrize(
-    ("extras", "expected"),
-    [
-        ((), {"hub": "1.0", "kern": "2.0"}),
-        (("cpu",), {"hub": "1.0", "kern": "2.0+cpu"}),
-        (("gpu",), {"hub": "1.0", "kern": "2.0+gpu", "launcher": "3.0"}),
-    ],
-)
-def test_a_uv_lock_of_conflicting_extras_has_the_packages_of_the_chosen_one(extras, expected):
-    assert versions(read_lock(FILES / "conflicts" / "uv.lock", extras=extras)) == expected
 
 
 POETRY_1 = """

@@ -17,7 +17,7 @@ from plumbline.records import load_record
 from plumbline.report.sentences import sentence_of
 from plumbline.report.terminal import next_step
 from plumbline.schema.fact import fact
-from plumbline.schema.record import RECORD_NAME
+from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.verdict import Note, PlatformResult, RoundVerdict
 from tests.memory_store import MemoryStore
 from tests.record_parts import write_arrays
@@ -25,34 +25,36 @@ from tests.unit.judge.made_records import whole
 from tests.unit.night.rounds.test_outcome import make_round
 
 
-def test_a_baseline_is_read_with_its_parts_and_a_damaged_one_is_said(tmp_path: Path) -> None:
-    central, made, folder = CentralStore(MemoryStore()), whole(), tmp_path / "made"
+def stored(folder: Path) -> tuple[CentralStore, RunRecord]:
+    """Return a central store with the whole record of a platform, and this record."""
+    central, made = CentralStore(MemoryStore()), whole()
     parts = write_arrays(folder, made.arrays)
     record = made.record.replace(parts=[part.to_json() for part in parts], platform="aws")
     (folder / RECORD_NAME).write_text(record.model_dump_json())
     central.put_record(load_record(folder))
+    return central, record
+
+
+def test_a_baseline_is_read_with_its_parts_and_a_damaged_one_is_said(tmp_path: Path) -> None:
+    central, record = stored(tmp_path / "made")
     BaselineBook(central).accept(record)
     round_ = Round("20261120-020000-abc", make_round().suite, {"w": record.spec})
     found, unreadable = read_baselines(round_, central, tmp_path / "into")
     assert {name: one.record.record_id for name, one in found["w"].items()} == {"aws": record.record_id}
-    assert found["w"]["aws"].batches.keys() == made.arrays["batches"].keys()
+    assert found["w"]["aws"].batches.keys() == whole().arrays["batches"].keys()
     assert unreadable == {"w": {}}
     assert (tmp_path / "into" / "baselines").is_dir()
-    central.store.delete(artifact_key(parts[0].sha256))
+    central.store.delete(artifact_key(record.parts[0].sha256))
     found, unreadable = read_baselines(round_, central, tmp_path / "again")
     assert (found, list(unreadable["w"])) == ({"w": {}}, ["aws"])
 
 
 def test_a_changed_task_is_named_instead_of_a_baseline_that_is_missing(tmp_path: Path) -> None:
     """Whoever changes a key or rows after the first accepted night read `no baseline yet`, beside a pass."""
-    central, made, folder = CentralStore(MemoryStore()), whole(), tmp_path / "made"
-    parts = write_arrays(folder, made.arrays)
-    record = made.record.replace(parts=[part.to_json() for part in parts], platform="aws")
-    (folder / RECORD_NAME).write_text(record.model_dump_json())
-    central.put_record(load_record(folder))
+    central, record = stored(tmp_path / "made")
     workload = record.spec.workload
     spec = record.spec.replace(batch_size=record.spec.batch_size * 2)
-    tonight = replace(made, record=record.replace(record_id="tonight", spec=spec, spec_sha256=spec.digest))
+    tonight = replace(whole(), record=record.replace(record_id="tonight", spec=spec, spec_sha256=spec.digest))
     gathered = GatheredRecords(records={Assignment("aws", workload, MAIN): tonight})
     lacking = PlatformResult(verdict="pass", notes=[Note(code="no-baseline", text=fact("round.no-baseline"))])
     round_ = Round("20261120-020000-abc", make_round().suite, {workload: spec})
@@ -73,7 +75,7 @@ def test_a_changed_task_is_named_instead_of_a_baseline_that_is_missing(tmp_path:
         platforms=name_changed_tasks(round_, central, gathered, {workload: {"aws": lacking}}, tmp_path / "x")[workload],
     )  # fmt: skip
     assert changed in next_step(verdict, "suite.toml")
-    central.store.delete(artifact_key(parts[0].sha256))
+    central.store.delete(artifact_key(record.parts[0].sha256))
     assert note("damaged") == sentence_of(lacking.notes[0].text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -199,14 +198,6 @@ def test_a_damaged_series_is_invalid_and_is_not_overwritten(tmp_path: Path) -> N
     assert read_bytes(nights.central.store, series_key("nightly", "left")).decode() == "cut off {"
 
 
-def test_a_night_without_a_number_never_passes_the_engine(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    for index, value in enumerate(noise(7, 30)):
-        nights.night(index, value)
-    series = read_series(nights.central, "nightly", "left")
-    assert all(value is None or math.isfinite(value) for column in series.metrics.values() for value in column)
-
-
 def test_a_record_that_lacks_evidence_is_no_night(tmp_path: Path) -> None:
     """Its numbers are of a shorter training: they would become the reference of later nights."""
     nights = Nights(tmp_path)
@@ -217,21 +208,3 @@ def test_a_record_that_lacks_evidence_is_no_night(tmp_path: Path) -> None:
     gathered = GatheredRecords({Assignment("left", "unit", MAIN): lacking})
     decided = decide_nights(round_, gathered, read_history(round_, nights.central))
     assert (decided["left"].rows, decided["left"].decisions) == ((), ())
-
-
-def test_a_rebuilt_series_holds_no_confirmation(tmp_path: Path) -> None:
-    nights = Nights(tmp_path)
-    for index, value in enumerate(noise(8, 8)):
-        nights.night(index, value)
-        for what, part in ((MAIN, value), ("rerun", 0.2)):
-            folder = tmp_path / "records" / f"{index}-{what}"
-            folder.mkdir(parents=True)
-            later = timedelta(hours=1 if what != MAIN else 0)
-            record = loaded(index, part, what).record
-            changes = {"parts": (), "started_at": record.started_at + later, "finished_at": record.finished_at + later}
-            (folder / "record.json").write_text(record.replace(**changes).model_dump_json())
-            nights.central.put_record(load_record(folder))
-    kept = read_series(nights.central, "nightly", "left")
-    again = rebuild_series(nights.central, "nightly", nights.central.list_records(), ["left"])["left"]
-    assert again == kept
-    assert len(again) == 8
