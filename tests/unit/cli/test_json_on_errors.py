@@ -40,17 +40,6 @@ def test_records_that_cannot_be_read(
         assert (result, output["verdict"]) == (code, verdict)
 
 
-def test_without_json_nothing_is_printed_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(tmp_path), str(tmp_path)]) != ExitCode.PASS
-    assert capsys.readouterr().out == ""
-
-
-def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["compare", "--json"])
-    assert json.loads(capsys.readouterr().out)["exit_code"] == ExitCode.USAGE
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption(tmp_path: Path, number: signal.Signals) -> None:
     """A real signal, while the command waits for a record that a named pipe never delivers."""

@@ -6,13 +6,12 @@ import random
 
 import pytest
 
-from plumbline.records import LoadedRecord
 from plumbline.schema.suite import Gates
 from plumbline.upgrade.comparison import LOOKS, compare_inputs, compare_training, has_equal_bits, paired_drop
 from plumbline.upgrade.inputs import Inputs
 from tests.said import said
 from tests.unit.judge.conftest import make_record, other_kernel
-from tests.unit.judge.test_learn import learned
+from tests.unit.judge.made_records import learned, with_evidence
 
 LIBRARY = {"packages": {"transformers": "9.9"}}
 """Another version of a library that may round differently."""
@@ -40,9 +39,7 @@ def test_rounding_is_allowed_in_a_curve_where_the_probe_shows_other_kernels(firs
     reference = learned(0.85, (0.7, 0.5), "a")
     kernel = make_record(fingerprint=other_kernel(), noise={"layer.linear": 1e-7})
     curve = learned(0.85, (first, 0.5), "b").record.evidence.learn
-    evidence = kernel.record.evidence.replace(learn=curve.to_json())
-    candidate = LoadedRecord(kernel.record.replace(evidence=evidence.to_json()), kernel.folder, kernel.arrays)
-    judgement = compare_training(reference, candidate, Gates())
+    judgement = compare_training(reference, with_evidence(kernel, learn=curve.to_json()), Gates())
     assert not has_equal_bits(judgement)
     assert judgement.verdict == verdict
 
