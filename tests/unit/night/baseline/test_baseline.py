@@ -83,13 +83,12 @@ def current(central: CentralStore) -> str | None:
     return found and found.current
 
 
-@pytest.fixture
-def suite(tmp_path: Path) -> str:
-    path = tmp_path / "suite.toml"
+def suite_file(folder: Path) -> Path:
+    path = folder / "suite.toml"
     path.write_text(
         f"""
 name = "unit"
-store = "file://{tmp_path / "central"}"
+store = "file://{folder / "central"}"
 reference = "left"
 [workloads.unit]
 model = "tiny"
@@ -99,11 +98,16 @@ batch_size = 4
 [workloads.unit.probe]
 [platforms.left]
 work_pool = "left"
-data = "file://{tmp_path}/data"
-outbox = "file://{tmp_path}/outbox"
+data = "file://{folder}/data"
+outbox = "file://{folder}/outbox"
 """
     )
-    return str(path)
+    return path
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> str:
+    return str(suite_file(tmp_path))
 
 
 def _round(

@@ -23,7 +23,7 @@ from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 from tests.record_parts import record_parts
 from tests.unit.judge.conftest import make_record
-from tests.unit.night.baseline.test_baseline import _suite as suite_file
+from tests.unit.night.baseline.test_baseline import suite_file
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 BASE = make_record().record
