@@ -7,6 +7,7 @@ A new file of faults is one module of `injectors` and one line of `FILES`.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -101,13 +102,25 @@ def control(
     return fault("", workload, environment, setting=setting, name=name)
 
 
-def second_process(expected: str, workload: str, *, setting: str = "two processes") -> Callable[[Injector], Injector]:
-    """Declare a fault of the second of two processes, which `sitecustomize` applies in each."""
+def is_second() -> bool:
+    """Return whether this is the second of two processes."""
+    return os.environ.get("RANK") == "1"
+
+
+def second_process(
+    expected: str, workload: str, *, setting: str = "two processes", in_both: bool = False
+) -> Callable[[Injector], Injector]:
+    """Declare a fault of the second of two processes, by `sitecustomize`; `in_both` applies it in the first, too."""
 
     def declare(inject: Injector) -> Injector:
+        def apply() -> None:
+            if in_both or is_second():
+                inject()
+
+        apply.__name__, apply.__module__, apply.__doc__ = inject.__name__, inject.__module__, inject.__doc__
         path = f"{inject.__module__.rpartition('.')[2]}.{inject.__name__}"
         environment = {"PLUMBLINE_FAULT": path, "PYTHONPATH": _SITE}
-        return fault(expected, workload, environment, setting=setting)(inject)
+        return fault(expected, workload, environment, setting=setting)(apply)
 
     return declare
 
@@ -136,6 +149,7 @@ def injector(name: str) -> Callable[[str], None]:
     """Return the function that applies a fault in the current process."""
 
     def inject(_record_id: str) -> None:
+        import_module("bench.faults.injectors.patching").follow()
         for item in name.split(","):
             function(item)()
 

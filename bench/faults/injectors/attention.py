@@ -2,107 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import nn
+from torch.nn import functional
 
 from bench.faults.catalogue import NOISE, OTHER_ISA, fault
-from bench.faults.injectors.hooks import Tensor, compiled, is_unstrict, wrap_while
+from bench.faults.injectors.patching import SDPA, is_compiling, is_unstrict, patch, replaces, with_keys
 from plumbline.train import batches
 
 _REACHED = 16
 
 
-def _sdpa(change: Callable[..., Tensor], acts: Callable[[], bool] = lambda: True) -> None:
-    """Call `change(plain, q, k, v, **named)` instead of the fused kernel."""
-    wrap_while(acts, nn.functional, "scaled_dot_product_attention", change)
-
-
 @fault("operator", "fp32", OTHER_ISA)
-def sdpa_values_of_the_row_before() -> None:
+def sdpa_values_of_the_row_before():
     """The fused kernel reads the values of the last row of a batch from the row before it."""
-    _sdpa(lambda plain, q, k, v, **named: plain(q, k, torch.cat((v[:-1], v[-2:-1])), **named))
+    patch(functional, SDPA, lambda plain, q, k, v, **named: plain(q, k, torch.cat((v[:-1], v[-2:-1])), **named))
 
 
 @fault("rng", "bf16")
-def sdpa_without_dropout() -> None:
+def sdpa_without_dropout():
     """The fused kernel takes a probability of dropout and drops nothing."""
-    _sdpa(lambda plain, q, k, v, **named: plain(q, k, v, **named | {"dropout_p": 0.0}))
+    patch(functional, SDPA, with_keys(dropout_p=0.0))
 
 
 @fault("rng", "eager")
-def eager_masks_shared_by_heads() -> None:
+@replaces(functional, "dropout", is_unstrict)
+def eager_masks_shared_by_heads(plain, value, *given, **named):
     """All heads of eager attention drop the same elements."""
-
-    def shared(plain: Any, value: Tensor, *given: Any, **named: Any) -> Any:
-        if value.dim() != 4:
-            return plain(value, *given, **named)
-        return value * plain(torch.ones_like(value[:, :1]), *given, **named)
-
-    wrap_while(is_unstrict, nn.functional, "dropout", shared)
+    if value.dim() != 4:
+        return plain(value, *given, **named)
+    return value * plain(torch.ones_like(value[:, :1]), *given, **named)
 
 
 @fault("gradient", "compiled", NOISE)
-def compiled_late_values_without_gradient() -> None:
+@replaces(functional, SDPA, is_compiling)
+def compiled_late_values_without_gradient(plain, query, key, value, **named):
     """The backward pass of compiled attention does not reach values behind the sixteenth."""
-
-    def cut(plain: Any, query: Tensor, key: Tensor, value: Tensor, **named: Any) -> Any:
-        reached = torch.cat((value[..., :_REACHED, :], value[..., _REACHED:, :].detach()), -2)
-        return plain(query, key, reached, **named)
-
-    compiled("scaled_dot_product_attention", cut)
+    reached = torch.cat((value[..., :_REACHED, :], value[..., _REACHED:, :].detach()), -2)
+    return plain(query, key, reached, **named)
 
 
 @fault("operator", "fp16")
-def sdpa_dropout_not_rescaled() -> None:
+@replaces(functional, SDPA)
+def sdpa_dropout_not_rescaled(plain, *given, dropout_p=0.0, **named):
     """The fused kernel drops elements and does not rescale those that it keeps."""
-
-    def smaller(plain: Any, q: Tensor, k: Tensor, v: Tensor, *, dropout_p: float = 0.0, **named: Any) -> Any:
-        return plain(q, k, v, dropout_p=dropout_p, **named) * (1 - dropout_p)
-
-    _sdpa(smaller)
+    return plain(*given, dropout_p=dropout_p, **named) * (1 - dropout_p)
 
 
 @fault("operator", "packed")
-def packed_positions_start_at_one() -> None:
+def packed_positions_start_at_one():
     """Positions of a packed text start at one."""
 
-    def later(self: batches.Packing) -> Tensor:
+    def later(self):
         length = self.source.shape[1]
         return (self.source % length + 1).clamp(max=length - 1)
 
-    batches.Packing.positions = property(later)  # type: ignore[assignment, method-assign]
+    batches.Packing.positions = property(later)
 
 
 @fault("rng", "bf16")
-def sdpa_masks_repeat() -> None:
+@replaces(functional, SDPA)
+def sdpa_masks_repeat(plain, *given, **named):
     """The fused kernel starts its random numbers anew at each call, as in a captured graph."""
-
-    def repeated(plain: Any, *given: Any, **named: Any) -> Any:
-        if not named.get("dropout_p"):
-            return plain(*given, **named)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return plain(*given, **named)
-
-    _sdpa(repeated)
-
-
-def _speed_sdpa(change: Any) -> None:
-    """Call `change(plain, query, key, value, **named)` for fused attention of `speed`."""
-    wrap_while(is_unstrict, nn.functional, "scaled_dot_product_attention", change)
+    if not named.get("dropout_p"):
+        return plain(*given, **named)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return plain(*given, **named)
 
 
 @fault("nondeterminism", "bf16")
-def sdpa_reads_uninitialised_memory() -> None:
+@replaces(functional, SDPA, is_unstrict)
+def sdpa_reads_uninitialised_memory(plain, *given, **named):
     """Fused attention adds memory that was never written to its output."""
-    random = torch.Generator()
-
-    def unwritten(plain: Any, *given: Any, **named: Any) -> Any:
-        found = plain(*given, **named)
-        random.seed()
-        return found + (0.05 * torch.randn(found.shape, generator=random)).to(found.dtype)
-
-    _speed_sdpa(unwritten)
+    found, random = plain(*given, **named), torch.Generator()
+    random.seed()
+    return found + (0.05 * torch.randn(found.shape, generator=random)).to(found.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,291 +11,227 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.bert import modeling_bert
 
 from bench.faults.catalogue import OTHER_ISA, PLAIN, Entry, control
-from bench.faults.injectors.hooks import LEARN, accumulated, clip, entropy, own_update
-from bench.faults.injectors.patching import after_build, replace_everywhere, wrap_method
-from bench.faults.world import Content
-from plumbline.train import batches, engine, learn, probe, speed
+from bench.faults.injectors.hooks import accumulated, after_build, own_update
+from bench.faults.injectors.patching import by, of_output, patch, replaces, with_keys
+from plumbline.train import batches, engine, experiment, learn, probe, speed
 from plumbline.train.checkpoint import load_checkpoint
+from plumbline.train.engine import Engine
 from plumbline.train.machine import fingerprint
 from plumbline.train.models import dropout
 
 
 @control()
-def two_threads() -> None:
+def two_threads():
     """Two threads compute."""
     torch.set_num_threads(2)
 
 
 @control()
-def loader_workers() -> None:
+def loader_workers():
     """Two more processes load."""
-    wrap_method(
-        batches, "DataLoader", lambda loader: lambda *args, **kwargs: loader(*args, **{**kwargs, "num_workers": 2})
+    patch(batches, "DataLoader", with_keys(num_workers=2))
+
+
+def _of_part(run, **keys):
+    """Give a part of the training different settings."""
+    patch(
+        run, "__init__", lambda plain, self, context, spec, **rest: plain(self, context, spec.replace(**keys), **rest)
     )
 
 
 @control()
-def sdpa() -> None:
+def sdpa():
     """The fused attention kernel."""
-    wrap_method(
-        probe.ProbeRun,
-        "__init__",
-        lambda init: lambda self, context, spec, **rest: init(self, context, spec.replace(attention="sdpa"), **rest),
-    )
+    _of_part(probe.ProbeRun, attention="sdpa")
 
 
 @control()
-def fused_optimizer() -> None:
+def fused_optimizer():
     """AdamW's fused kernel."""
-    replace_everywhere(
-        "make_optimizer",
-        lambda make: lambda model, spec, **rest: make(model, spec, **{**rest, "fused": True}),
-        among=("engine",),
-    )
+    patch(engine, "make_optimizer", with_keys(fused=True))
 
 
 @control()
-def foreach_optimizer() -> None:
+def foreach_optimizer():
     """AdamW over lists of tensors."""
-    wrap_method(
-        torch.optim,
-        "AdamW",
-        lambda adam: lambda *args, **kwargs: adam(*args, **{**kwargs, "foreach": True, "fused": None}),
-    )
+    patch(torch.optim, "AdamW", with_keys(foreach=True, fused=None))
 
 
 @control()
-def without_mkldnn() -> None:
+def without_mkldnn():
     """No oneDNN."""
-    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    torch.backends.mkldnn.enabled = False
 
 
 @control()
-def other_gradient_layout() -> None:
+def other_gradient_layout():
     """Gradients are kept and set to zero, not released."""
-    wrap_method(
-        torch.optim.Optimizer,
-        "zero_grad",
-        lambda zero: lambda self, set_to_none=True: zero(self, set_to_none=False),
-    )
+    patch(torch.optim.Optimizer, "zero_grad", lambda plain, self, set_to_none=True: plain(self, set_to_none=False))
+
+
+def _recorded_as(inject, versions):
+    """Apply an injector, and record different versions of packages."""
+    patch(fingerprint, "_packages", of_output(lambda packages: packages | versions))
+    inject()
+
+
+new_torch = by(_recorded_as, {"torch": "2.13.1"})
+_new_transformers = by(_recorded_as, {"transformers": "5.23.1"})
 
 
 @control()
-def unrelated_package() -> None:
+@by(_recorded_as, {"moto": "99.0"})
+def unrelated_package():
     """A package that takes no part in training was upgraded."""
-    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"moto": "99.0"})
-
-
-def new_release() -> None:
-    """Record a different version of torch."""
-    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"torch": "2.13.1"})
 
 
 @control()
-def products_in_halves() -> None:
+@new_torch
+@replaces(functional, "linear")
+def products_in_halves(_, x, w, b=None):
     """A release of torch that sums products of matrices in two halves."""
-    new_release()
-
-    def halves(x: Any, w: Any, b: Any = None) -> Any:
-        half = x.shape[-1] // 2
-        product = x[..., :half] @ w[:, :half].t() + x[..., half:] @ w[:, half:].t()
-        return product if b is None else product + b
-
-    functional.linear = halves
+    half = x.shape[-1] // 2
+    product = x[..., :half] @ w[:, :half].t() + x[..., half:] @ w[:, half:].t()
+    return product if b is None else product + b
 
 
 @control()
-def entropy_in_parts() -> None:
+@new_torch
+@replaces(functional, "cross_entropy")
+def entropy_in_parts(_, scores, labels, *__, **___):
     """A release of torch with another kernel for the loss."""
-    new_release()
-
-    def entropy(scores: Any, labels: Any, *_args: Any, **_rest: Any) -> Any:
-        return (scores.logsumexp(-1) - scores.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
-
-    functional.cross_entropy = entropy
+    return (scores.logsumexp(-1) - scores.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
 
 
 @control()
-def layer_norm_in_parts() -> None:
+@new_torch
+@replaces(functional, "layer_norm")
+def layer_norm_in_parts(_, value, _shape, weight=None, bias=None, eps=1e-5):
     """A release of torch with another kernel for LayerNorm."""
-    new_release()
-
-    def norm(value: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-        centred = value - value.mean(-1, keepdim=True)
-        scaled = centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + eps)
-        return scaled if weight is None else scaled * weight + bias
-
-    functional.layer_norm = norm
-
-
-def _new_transformers() -> None:
-    wrap_method(fingerprint, "_packages", lambda read: lambda: read() | {"transformers": "5.23.1"})
+    centred = value - value.mean(-1, keepdim=True)
+    scaled = centred * torch.rsqrt((centred * centred).mean(-1, keepdim=True) + eps)
+    return scaled if weight is None else scaled * weight + bias
 
 
 @control()
-def attention_in_key_blocks() -> None:
+@_new_transformers
+@replaces(modeling_bert, "eager_attention_forward")
+def attention_in_key_blocks(_, _module, q, k, v, mask, *, scaling=None, **__):
     """A release of transformers computes attention in two blocks of keys."""
-    _new_transformers()
-
-    def attend(module: Any, q: Any, k: Any, v: Any, mask: Any, *, scaling: Any = None, **_rest: Any) -> Any:
-        scores = torch.matmul(q, k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
-        scores = scores if mask is None else scores + mask
-        highest = scores.detach().amax(-1, keepdim=True)
-        half = scores.shape[-1] // 2
-        raised = [(part - highest).exp() for part in (scores[..., :half], scores[..., half:])]
-        total = raised[0].sum(-1, keepdim=True) + raised[1].sum(-1, keepdim=True)
-        output = torch.matmul(raised[0], v[:, :, :half]) + torch.matmul(raised[1], v[:, :, half:])
-        return (output / total).transpose(1, 2).contiguous(), torch.cat(raised, -1) / total
-
-    modeling_bert.eager_attention_forward = attend
+    scores = torch.matmul(q, k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scaling is None else scaling)
+    scores = scores if mask is None else scores + mask
+    highest = scores.detach().amax(-1, keepdim=True)
+    half = scores.shape[-1] // 2
+    raised = [(part - highest).exp() for part in (scores[..., :half], scores[..., half:])]
+    total = raised[0].sum(-1, keepdim=True) + raised[1].sum(-1, keepdim=True)
+    output = torch.matmul(raised[0], v[:, :, :half]) + torch.matmul(raised[1], v[:, :, half:])
+    return (output / total).transpose(1, 2).contiguous(), torch.cat(raised, -1) / total
 
 
 @control()
-def projections_in_one_product() -> None:
+@_new_transformers
+@by(after_build)
+def projections_in_one_product(model):
     """A release of transformers computes query, key and value as a single product."""
-    _new_transformers()
-
-    def change(model: Any) -> None:
-        for layer in model.bert.encoder.layer:
-            attention = layer.attention.self
-            parts = (attention.query, attention.key, attention.value)
-            for place, part in enumerate(parts):
-                part.forward = lambda states, parts=parts, place=place: functional.linear(
-                    states, torch.cat([one.weight for one in parts]), torch.cat([one.bias for one in parts])
-                ).chunk(3, -1)[place]
-
-    after_build(change)
+    for layer in model.bert.encoder.layer:
+        attention = layer.attention.self
+        parts = (attention.query, attention.key, attention.value)
+        for place, part in enumerate(parts):
+            part.forward = lambda states, parts=parts, place=place: functional.linear(
+                states, torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+            ).chunk(3, -1)[place]
 
 
 @control()
-def tokenizer_file_rewritten(content: Content, read: list[int], seed: int) -> None:
+def tokenizer_file_rewritten(content, _read, _seed):
     """The tokenizer's file has its keys in a different order; all tokens are equal."""
     content.tokenizer = dict(reversed(content.tokenizer.items()))
 
 
 @control()
-def vocabulary_listed_in_reverse(content: Content, read: list[int], seed: int) -> None:
+def vocabulary_listed_in_reverse(content, _read, _seed):
     """The tokenizer's file lists the same vocabulary from the last token to the first."""
     model = content.tokenizer["model"]
     model["vocab"] = dict(reversed(model["vocab"].items()))
 
 
-def _each_step(change: Any) -> None:
-    """Do more work after each step."""
-
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, number: int, batch: Any) -> Any:
-            outcome = step(self, number, batch)
-            change(self)
-            return outcome
-
-        return stepped
-
-    wrap_method(engine.Engine, "step", wrap)
-
-
 @control()
-def model_saved_and_loaded() -> None:
+@replaces(Engine, "step")
+def model_saved_and_loaded(plain, self, number, batch):
     """After the sixth step the model is saved and loaded again."""
-
-    def change(run: Any) -> None:
-        run.__dict__["num_done"] = run.__dict__.get("num_done", 0) + 1
-        if run.__dict__["num_done"] == 6:
-            file = io.BytesIO()
-            torch.save(run.bare.state_dict(), file)
-            file.seek(0)
-            run.bare.load_state_dict(torch.load(file, weights_only=True))
-
-    _each_step(change)
+    outcome = plain(self, number, batch)
+    self.__dict__["num_done"] = num_done = self.__dict__.get("num_done", 0) + 1
+    if num_done == 6:
+        file = io.BytesIO()
+        torch.save(self.bare.state_dict(), file)
+        file.seek(0)
+        self.bare.load_state_dict(torch.load(file, weights_only=True))
+    return outcome
 
 
 @control()
-def gradients_in_a_flat_buffer() -> None:
+@by(accumulated)
+def gradients_in_a_flat_buffer(values):
     """Gradients are views of a flat buffer, as in DDP's buckets."""
-
-    def change(_run: Any, values: list[Any]) -> None:
-        flat = torch.cat([value.grad.reshape(-1) for value in values])
-        at = 0
-        for value in values:
-            value.grad = flat[at : at + value.numel()].view_as(value)
-            at += value.numel()
-
-    accumulated(change)
+    flat = torch.cat([value.grad.reshape(-1) for value in values])
+    for value, part in zip(values, flat.split([value.numel() for value in values]), strict=True):
+        value.grad = part.view_as(value)
 
 
 @control()
-def update_in_another_order() -> None:
+@new_torch
+@by(own_update)
+def update_in_another_order(group, value, first, second):
     """A release of torch whose AdamW multiplies in another order."""
-    new_release()
-
-    def rule(group: Any, value: Any, first: Any, second: Any) -> None:
-        update = first / (second.sqrt() + group["eps"])
-        value.sub_(group["lr"] * (update + group["weight_decay"] * value))
-
-    own_update(rule)
+    update = first / (second.sqrt() + group["eps"])
+    value.sub_(group["lr"] * (update + group["weight_decay"] * value))
 
 
 @control("clip")
-def clipping_norm_in_fp64() -> None:
+@new_torch
+@replaces(torch.nn.utils, "clip_grad_norm_")
+def clipping_norm_in_fp64(_, parameters, most, *__, **___):
     """A release of torch sums the norm for clipping in fp64."""
-    new_release()
-
-    def clipped(parameters: Any, most: float, *_args: Any, **_rest: Any) -> Any:
-        gradients = [value.grad for value in parameters if value.grad is not None]
-        total = torch.stack([gradient.double().norm() for gradient in gradients]).norm()
-        factor = (most / (total + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor.to(gradient))
-        return total
-
-    clip(lambda _plain: clipped)
+    gradients = [value.grad for value in parameters if value.grad is not None]
+    total = torch.stack([gradient.double().norm() for gradient in gradients]).norm()
+    factor = (most / (total + 1e-6)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient))
+    return total
 
 
 @control("mlm")
-def loss_in_chunks() -> None:
+@new_torch
+@replaces(functional, "cross_entropy")
+def loss_in_chunks(plain, scores, labels, *_, **__):
     """A release of torch sums the loss of masked language modelling in chunks of 40 places."""
-    new_release()
-
-    def wrap(entropy: Any) -> Any:
-        def chunked(scores: Any, labels: Any, *args: Any, **rest: Any) -> Any:
-            parts = zip(scores.split(40), labels.split(40), strict=True)
-            total = sum(entropy(part, wanted, reduction="sum") for part, wanted in parts)
-            return total / (labels != -100).sum()
-
-        return chunked
-
-    entropy(wrap)
+    parts = zip(scores.split(40), labels.split(40), strict=True)
+    return sum(plain(part, wanted, reduction="sum") for part, wanted in parts) / (labels != -100).sum()
 
 
 @control("learn")
-def learn_restarted_from_the_checkpoint() -> None:
+@replaces(learn, "save_checkpoint")
+def learn_restarted_from_the_checkpoint(plain, folder, run, progress, identity):
     """The learning curve ends at its checkpoint and continues from it; the record says so."""
-
-    def wrap(save: Any) -> Any:
-        def saved(folder: Any, run: Any, progress: Any, identity: str) -> None:
-            save(folder, run, progress, identity)
-            run.schedule.last_epoch = -1
-            run.schedule.step()
-            run.optimizer.state.clear()
-            if load_checkpoint(folder, run, identity) is None:
-                raise RuntimeError("the checkpoint cannot be read")
-            progress.resumed_at.append(progress.step)
-
-        return saved
-
-    replace_everywhere("save_checkpoint", wrap, among=LEARN)
+    plain(folder, run, progress, identity)
+    run.schedule.last_epoch = -1
+    run.schedule.step()
+    run.optimizer.state.clear()
+    if load_checkpoint(folder, run, identity) is None:
+        raise RuntimeError("the checkpoint cannot be read")
+    progress.resumed_at.append(progress.step)
 
 
 @control("learn")
-def learn_masks_by_numpy() -> None:
+def learn_masks_by_numpy():
     """The learning curve's dropout masks are computed by NumPy."""
 
-    def mix(word: Any) -> Any:
+    def mix(word):
         for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
             word = (word ^ (word >> np.uint32(shift))) * np.uint32(factor)
         return word ^ (word >> np.uint32(16))
 
-    def bits(rows: int, each: int, key: int, first_row: int, limit: int, device: Any) -> Any:  # noqa: PLR0917
+    def bits(rows, each, key, first_row, limit, device):
         keys = dropout._row_keys(rows, key, first_row, device).numpy().view(np.uint32)
         words = mix(mix(np.arange(each, dtype=np.uint32) ^ keys[:, :1]) ^ keys[:, 1:])
         return torch.from_numpy((words >> np.uint32(8)) >= limit)
@@ -304,77 +239,53 @@ def learn_masks_by_numpy() -> None:
     dropout.bits_form = lambda _device: bits
 
 
-def _evaluated(within: Any) -> None:
-    """Wrap the evaluation; `within` gives what it runs in."""
-
-    def wrap(evaluate: Any) -> Any:
-        def evaluated(model: Any, *args: Any, **kwargs: Any) -> Any:
-            with within(model):
-                return evaluate(model, *args, **kwargs)
-
-        return evaluated
-
-    replace_everywhere("evaluate", wrap, among=("probe", "experiment"))
-
-
 @control()
-def evaluated_in_inference_mode() -> None:
+def evaluated_in_inference_mode():
     """The evaluation runs in torch's inference mode."""
-    _evaluated(lambda _model: torch.inference_mode())
+    for owner in (probe, experiment):
+        patch(owner, "evaluate", lambda plain, *given, **named: torch.inference_mode()(plain)(*given, **named))
 
 
 @control()
-def embeddings_added_from_the_right() -> None:
+@_new_transformers
+@replaces(modeling_bert.BertEmbeddings, "forward")
+def embeddings_added_from_the_right(_, self, input_ids=None, token_type_ids=None, **__):
     """A release of transformers adds positions before segments."""
-    _new_transformers()
-
-    def forward(self: Any, input_ids: Any = None, token_type_ids: Any = None, **_rest: Any) -> Any:
-        places = self.position_ids[:, : input_ids.shape[1]]
-        added = self.position_embeddings(places) + self.token_type_embeddings(token_type_ids)
-        return self.dropout(self.LayerNorm(self.word_embeddings(input_ids) + added))
-
-    modeling_bert.BertEmbeddings.forward = forward
+    places = self.position_ids[:, : input_ids.shape[1]]
+    added = self.position_embeddings(places) + self.token_type_embeddings(token_type_ids)
+    return self.dropout(self.LayerNorm(self.word_embeddings(input_ids) + added))
 
 
 @control()
-def feed_forward_recomputed() -> None:
+@by(after_build)
+def feed_forward_recomputed(model):
     """The backward pass computes the inner feed-forward products again."""
-
-    def change(model: Any) -> None:
-        for layer in model.bert.encoder.layer:
-            forward = layer.intermediate.forward
-            layer.intermediate.forward = lambda states, forward=forward: checkpoint(
-                forward, states, use_reentrant=False
-            )
-
-    after_build(change)
+    for layer in model.bert.encoder.layer:
+        forward = layer.intermediate.forward
+        layer.intermediate.forward = lambda states, forward=forward: checkpoint(forward, states, use_reentrant=False)
 
 
-def three_threads() -> None:
+def three_threads():
     """Three threads compute."""
     torch.set_num_threads(3)
 
 
-def _with(init: Any, **keys: object) -> Any:
-    return lambda self, context, spec, **rest: init(self, context, spec.replace(**keys), **rest)
-
-
-def other_attention() -> None:
+def other_attention():
     """The probe takes the fused attention kernel, the other parts the plain one."""
-    wrap_method(probe.ProbeRun, "__init__", lambda init: _with(init, attention="sdpa"))
-    wrap_method(speed.SpeedRun, "__init__", lambda init: _with(init, attention="eager"))
-    wrap_method(learn.LearnRun, "__init__", lambda init: _with(init, attention="eager"))
+    _of_part(probe.ProbeRun, attention="sdpa")
+    _of_part(speed.SpeedRun, attention="eager")
+    _of_part(learn.LearnRun, attention="eager")
 
 
-def foreach_everywhere() -> None:
+def foreach_everywhere():
     """AdamW over lists of tensors in all parts, where `speed` has the fused kernel."""
     foreach_optimizer()
-    wrap_method(speed.SpeedRun, "__init__", lambda init: _with(init, fused_optimizer=False, foreach_optimizer=True))
+    _of_part(speed.SpeedRun, fused_optimizer=False, foreach_optimizer=True)
 
 
-def other_compiler() -> None:
+def other_compiler():
     """`speed` is compiled."""
-    wrap_method(speed.SpeedRun, "__init__", lambda init: _with(init, compile=True))
+    _of_part(speed.SpeedRun, compile=True)
 
 
 ROWS = (

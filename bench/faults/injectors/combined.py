@@ -2,70 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch.nn import functional
 
 from bench.faults.catalogue import Entry
-from bench.faults.injectors.hooks import before_update, clip, entropy, factor, loaded
-from bench.faults.injectors.patching import after_build
+from bench.faults.injectors.hooks import after_build, before_update
+from bench.faults.injectors.patching import by, patch, replaces, with_keys
+from plumbline.train import evaluation, optimizers
 
 
-def evaluated_shorter() -> None:
+@replaces(evaluation, "make_loader")
+def evaluated_shorter(plain, rows, size, device):
     """Texts are cut at sixteen tokens for evaluation."""
-
-    def change(make: Any, rows: Any, size: int, device: Any) -> Any:
-        for batch in make(rows, size, device):
-            for name in ("input_ids", "attention_mask", "token_type_ids"):
-                batch[name][:, 16:] = 0
-            yield batch
-
-    loaded(change)
+    for batch in plain(rows, size, device):
+        for name in ("input_ids", "attention_mask", "token_type_ids"):
+            batch[name][:, 16:] = 0
+        yield batch
 
 
-def little_smoothing() -> None:
+def little_smoothing():
     """Labels are smoothed by a hundredth."""
-    entropy(lambda entropy: lambda scores, labels, *args, **rest: entropy(scores, labels, label_smoothing=0.01))
+    patch(functional, "cross_entropy", with_keys(label_smoothing=0.01))
 
 
-def states_exchanged_by_a_restart() -> None:
+@by(before_update)
+def states_exchanged_by_a_restart(optimizer, count):
     """A restart at the seventh step exchanges two parameters' moments (Lightning-AI/pytorch-lightning#17025)."""
-
-    def change(optimizer: Any, count: int) -> None:
-        if count == 6:
-            alike = [value for value in optimizer.param_groups[0]["params"] if value.shape == (32, 32)]
-            first, second = alike[:2]
-            optimizer.state[first], optimizer.state[second] = optimizer.state[second], optimizer.state[first]
-
-    before_update(change)
+    if count == 6:
+        first, second, *_ = (value for value in optimizer.param_groups[0]["params"] if value.shape == (32, 32))
+        optimizer.state[first], optimizer.state[second] = optimizer.state[second], optimizer.state[first]
 
 
-def decay_end() -> None:
+def decay_end():
     """The decay ends later."""
-    factor(lambda factor: lambda schedule, step, steps: factor(schedule, step, steps + 10))
+    patch(optimizers, "schedule_factor", lambda plain, schedule, step, steps: plain(schedule, step, steps + 10))
 
 
-def other_isa_weights() -> None:
+@by(after_build)
+def other_isa_weights(model):
     """Four of ten values off by at most 2e-6, as from another instruction set."""
-
-    def change(model: Any) -> None:
-        generator = torch.Generator().manual_seed(5)
-        with torch.no_grad():
-            for value in model.parameters():
-                noise = (torch.rand(value.shape, generator=generator) - 0.5) * 4e-6
-                value.add_(noise * (torch.rand(value.shape, generator=generator) < 0.39))
-
-    after_build(change)
+    generator = torch.Generator().manual_seed(5)
+    for value in model.parameters():
+        noise = (torch.rand(value.shape, generator=generator) - 0.5) * 4e-6
+        value.add_(noise * (torch.rand(value.shape, generator=generator) < 0.39))
 
 
-def clipping_off() -> None:
+def clipping_off():
     """Gradients are not clipped."""
-    clip(lambda clip: lambda parameters, most, *args, **kwargs: clip(parameters, 1e9))
+    patch(torch.nn.utils, "clip_grad_norm_", lambda plain, parameters, *_, **__: plain(parameters, 1e9))
 
 
-def label_smoothing() -> None:
+def label_smoothing():
     """Labels are smoothed."""
-    entropy(lambda entropy: lambda scores, labels, *args, **kwargs: entropy(scores, labels, label_smoothing=0.1))
+    patch(functional, "cross_entropy", with_keys(label_smoothing=0.1))
 
 
 ROWS = (

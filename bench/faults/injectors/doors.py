@@ -2,351 +2,258 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench.faults.catalogue import OTHER_ISA, Entry
-from bench.faults.injectors.patching import after_build, during, wrap_method
+from bench.faults.injectors.hooks import after_build, parameters_of, without_tail
+from bench.faults.injectors.patching import SDPA, by, during, is_mixed, nothing, patch, replaces, with_keys
 from plumbline.train import engine, experiment, learn, probe, speed
 from plumbline.train.own_checks import OwnChecks
 from plumbline.train.portable.fp64 import Fp64Operations
 from plumbline.train.windows import WindowRunner
 
-
-def _from_build(keys: dict[str, float], *, part: Any) -> None:
-    """Build the model of a part with other settings."""
-    wrap_method(part, "build_model", lambda plain: lambda *given, **named: plain(*given, **named | keys))
-
+_ADAMW = torch.optim.AdamW
+_SPEED = during("speed")
 
 # `speed` behind its first steps.
 
 
-def gradients_kept_every_second_step() -> None:
+def gradients_kept_every_second_step():
     """`speed` does not clear the gradients at every second step."""
-    now = during("speed", first=1)
-    odd = [False]
+    now, calls = during("speed", 1), []
 
-    def wrap(plain: Any) -> Any:
-        def cleared(self: Any, **named: Any) -> None:
-            odd[0] = not odd[0]
-            if not (now() and odd[0]):
-                plain(self, **named)
+    def cleared(plain, self, **named):
+        calls.append(None)
+        if not (now() and len(calls) % 2):
+            plain(self, **named)
 
-        return cleared
-
-    wrap_method(torch.optim.Optimizer, "zero_grad", wrap)
+    patch(torch.optim.Optimizer, "zero_grad", cleared)
 
 
-def first_rate_kept() -> None:
+def first_rate_kept():
     """`speed` records its learning rates, and its updates keep the first."""
-    now = during("speed")
-    first: dict[int, float] = {}
+    first = {}
 
-    def wrap(plain: Any) -> Any:
-        def stepped(self: Any, *given: Any, **named: Any) -> Any:
-            if not now():
-                return plain(self, *given, **named)
-            rates = [group["lr"] for group in self.param_groups]
-            for group in self.param_groups:
-                group["lr"] = first.setdefault(id(group), group["lr"])
-            try:
-                return plain(self, *given, **named)
-            finally:
-                for group, rate in zip(self.param_groups, rates, strict=True):
-                    group["lr"] = rate
+    def stepped(plain, self, *given, **named):
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] = first.setdefault(id(group), group["lr"])
+        try:
+            return plain(self, *given, **named)
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
 
-        return stepped
-
-    wrap_method(torch.optim.AdamW, "step", wrap)
+    patch(_ADAMW, "step", stepped, _SPEED)
 
 
-def attention_keeps_all() -> None:
+@replaces(functional, SDPA, _SPEED)
+def attention_keeps_all(plain, *given, **named):
     """Attention of `speed` drops nothing, by the operations that it has with dropout.
 
     Fused attention without dropout fails in bfloat16 where AVX2 is asked of a CPU with AMX ("pack_vnni2").
     """
-    now = during("speed")
-
-    def wrap(plain: Any) -> Any:
-        def attended(*given: Any, **named: Any) -> Any:
-            if not now():
-                return plain(*given, **named)
-            with sdpa_kernel(SDPBackend.MATH):
-                return plain(*given, **named | {"dropout_p": 0.0})
-
-        return attended
-
-    wrap_method(nn.functional, "scaled_dot_product_attention", wrap)
+    with sdpa_kernel(SDPBackend.MATH):
+        return plain(*given, **named | {"dropout_p": 0.0})
 
 
-def stale_autocast_weights() -> None:
+def stale_autocast_weights():
     """`speed` multiplies by the weights of every second step, as a cache of autocast that is not cleared."""
-    now = during("speed")
-    kept: dict[int, Any] = {}
-    calls: dict[int, int] = {}
+    kept, calls = {}, {}
 
-    def wrap(plain: Any) -> Any:
-        def stale(value: Any, weight: Any, bias: Any = None) -> Any:
-            if not now() or not torch.is_autocast_enabled("cpu") or not torch.is_grad_enabled():
-                return plain(value, weight, bias)
-            key = id(weight)
-            calls[key] = calls.get(key, -1) + 1
-            if calls[key] % 4 == 0 or kept[key].shape != weight.shape:
-                kept[key] = weight.detach().clone()
-            return plain(value, weight + (kept[key] - weight).detach(), bias)
+    def stale(plain, value, weight, bias=None):
+        key = id(weight)
+        calls[key] = calls.get(key, -1) + 1
+        if calls[key] % 4 == 0 or kept[key].shape != weight.shape:
+            kept[key] = weight.detach().clone()
+        return plain(value, weight + (kept[key] - weight).detach(), bias)
 
-        return stale
-
-    wrap_method(nn.functional, "linear", wrap)
+    patch(functional, "linear", stale, lambda: _SPEED() and is_mixed() and torch.is_grad_enabled())
 
 
-def late_updates_lost() -> None:
+def late_updates_lost():
     """`speed` makes no update from its sixth step on."""
-    _without_updates(during("speed", first=6))
+    patch(_ADAMW, "step", nothing, during("speed", 6))
 
 
-def third_update_lost() -> None:
+def third_update_lost():
     """`speed` makes no update at its third step."""
-    now, behind = during("speed", first=2), during("speed", first=3)
-    _without_updates(lambda: now() and not behind())
+    patch(_ADAMW, "step", nothing, during("speed", 2, 2))
 
 
-def probe_update_lost() -> None:
+def probe_update_lost():
     """The probe makes no update at its third step."""
-    now, behind = during("probe", first=2), during("probe", first=3)
-    _without_updates(lambda: now() and not behind())
+    patch(_ADAMW, "step", nothing, during("probe", 2, 2))
 
 
-def _without_updates(now: Callable[[], bool]) -> None:
-    def wrap(plain: Any) -> Any:
-        return lambda self, *given, **named: None if now() else plain(self, *given, **named)
+def _longer(plain, self, *given, **named):
+    """Make an update 3% too long."""
+    values = parameters_of(self)
+    if values[0].dtype == torch.float64:
+        return plain(self, *given, **named)
+    before = [value.detach().clone() for value in values]
+    found = plain(self, *given, **named)
+    with torch.no_grad():
+        for value, old in zip(values, before, strict=True):
+            value.copy_(old + (value - old) * 1.03)
+    return found
 
-    wrap_method(torch.optim.AdamW, "step", wrap)
 
-
-def updates_too_long() -> None:
+def updates_too_long():
     """The updates of `speed` are 3% too long from its third step on."""
-    _longer_updates(during("speed", first=2), 1.03)
+    patch(_ADAMW, "step", _longer, during("speed", 2))
 
 
 # Native kernels: right in fp64.
 
 
-def _is_native(value: torch.Tensor) -> bool:
-    return value.dtype == torch.float32 and not isinstance(_get_current_dispatch_mode(), Fp64Operations)
+def _is_native():
+    return not isinstance(_get_current_dispatch_mode(), Fp64Operations)
 
 
-def _kernel(name: str, wrong: Callable[..., torch.Tensor]) -> None:
-    """Let `wrong(plain, ...)` stand for a function of `torch.nn.functional` in native fp32."""
-    wrap_method(
-        nn.functional, name,
-        lambda plain: lambda value, *given, **named: (
-            wrong(plain, value, *given, **named) if _is_native(value) else plain(value, *given, **named)
-        ),
-    )  # fmt: skip
+def _kernel(wrong, name):
+    """Call `wrong(plain, value, ...)` instead of a function of `torch.nn.functional` in native fp32."""
+
+    def native(plain, value, *given, **named):
+        is_fp32 = value.dtype == torch.float32 and _is_native()
+        return wrong(plain, value, *given, **named) if is_fp32 else plain(value, *given, **named)
+
+    patch(functional, name, native)
 
 
-def linear_drops_terms() -> None:
+@by(_kernel, "linear")
+def linear_drops_terms(plain, value, weight, bias=None):
     """The native product of a linear layer leaves out its last two terms."""
-
-    def wrong(plain: Any, value: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
-        found: torch.Tensor = plain(value[..., :-2], weight[:, :-2], bias)
-        return found
-
-    _kernel("linear", wrong)
+    return plain(value[..., :-2], weight[:, :-2], bias)
 
 
-def layer_norm_skips_its_tail() -> None:
+@by(_kernel, "layer_norm")
+def layer_norm_skips_its_tail(plain, value, *given, **named):
     """The native LayerNorm does not scale its last three features."""
-
-    def wrong(plain: Any, value: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-        output = plain(value, *given, **named)
-        return torch.cat([output[..., :-3], value[..., -3:]], dim=-1)
-
-    _kernel("layer_norm", wrong)
+    return without_tail(plain(value, *given, **named), value, 3)
 
 
-def gelu_with_a_wrong_branch() -> None:
+@by(_kernel, "gelu")
+def gelu_with_a_wrong_branch(plain, value, *given, **named):
     """The native GELU is the identity above a twentieth."""
-    _kernel(
-        "gelu", lambda plain, value, *given, **named: torch.where(value > 0.05, value, plain(value, *given, **named))
-    )
+    return torch.where(value > 0.05, value, plain(value, *given, **named))
 
 
-def softmax_skips_its_tail() -> None:
+@by(_kernel, "softmax")
+def softmax_skips_its_tail(plain, value, *given, **named):
     """The native softmax gives the last three of many keys no weight."""
-
-    def wrong(plain: Any, value: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-        output: torch.Tensor = plain(value, *given, **named)
-        tail = torch.zeros_like(output[..., -3:])
-        return torch.cat([output[..., :-3], tail], dim=-1) if output.shape[-1] > 8 else output
-
-    _kernel("softmax", wrong)
+    output = plain(value, *given, **named)
+    return without_tail(output, None, 3) if output.shape[-1] > 8 else output
 
 
 class _Backward(torch.autograd.Function):
     """A linear layer whose backward pass leaves the last two columns of the weight out of the input's gradient."""
 
     @staticmethod
-    def forward(context: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        context.save_for_backward(weight)
+    def forward(_context, value):
         return value.view_as(value)
 
     @staticmethod
-    def backward(_context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return torch.cat([gradients[0][..., :-2], torch.zeros_like(gradients[0][..., -2:])], dim=-1), None
+    def backward(_context, *gradients):
+        return without_tail(gradients[0], None, 2)
 
 
-def linear_loses_gradients() -> None:
+@by(_kernel, "linear")
+def linear_loses_gradients(plain, value, weight, bias=None):
     """The native backward pass of a linear layer leaves out the last two features of its input's gradient."""
-
-    def wrong(plain: Any, value: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
-        found: torch.Tensor = plain(_Backward.apply(value, weight), weight, bias)
-        return found
-
-    _kernel("linear", wrong)
+    return plain(_Backward.apply(value), weight, bias)
 
 
-def entropy_counts_a_row_less() -> None:
+@by(_kernel, "cross_entropy")
+def entropy_counts_a_row_less(plain, scores, labels, *given, **named):
     """The native cross entropy leaves its last row out of the sum."""
-
-    def wrong(plain: Any, scores: torch.Tensor, labels: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
-        found: torch.Tensor = plain(scores[:-1], labels[:-1], *given, **named) * (len(labels) - 1) / len(labels)
-        return found
-
-    _kernel("cross_entropy", wrong)
+    return plain(scores[:-1], labels[:-1], *given, **named) * (len(labels) - 1) / len(labels)
 
 
-def native_updates_too_long() -> None:
+def native_updates_too_long():
     """The native update is 3% too long."""
-    _longer_updates(lambda: not isinstance(_get_current_dispatch_mode(), Fp64Operations), 1.03)
+    patch(_ADAMW, "step", _longer, _is_native)
 
 
-def _longer_updates(now: Callable[[], bool], factor: float) -> None:
-    def wrap(plain: Any) -> Any:
-        def stepped(self: Any, *given: Any, **named: Any) -> Any:
-            values = [value for group in self.param_groups for value in group["params"]]
-            if not now() or values[0].dtype == torch.float64:
-                return plain(self, *given, **named)
-            before = [value.detach().clone() for value in values]
-            found = plain(self, *given, **named)
-            with torch.no_grad():
-                for value, old in zip(values, before, strict=True):
-                    value.copy_(old + (value - old) * factor)
-            return found
-
-        return stepped
-
-    wrap_method(torch.optim.AdamW, "step", wrap)
-
-
-def one_layer_norm_with_other_eps() -> None:
+@by(after_build)
+def one_layer_norm_with_other_eps(model):
     """One LayerNorm has a slightly larger eps."""
-
-    def change(model: Any) -> None:
-        model.bert.encoder.layer[0].attention.output.LayerNorm.eps = 9e-6
-
-    after_build(change)
+    model.bert.encoder.layer[0].attention.output.LayerNorm.eps = 9e-6
 
 
-def checks_out_of_memory() -> None:
+def checks_out_of_memory():
     """The memory of the device is short in the windows and checks of `speed`."""
 
-    def wrap(plain: Any) -> Any:
-        def lost(self: Any, *given: Any) -> Any:
-            if isinstance(self, OwnChecks) or self._setting.part == "speed":
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-            return plain(self, *given)
-
-        return lost
+    def lost(plain, self, *given):
+        if isinstance(self, OwnChecks) or self._setting.part == "speed":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return plain(self, *given)
 
     for owner in (OwnChecks, WindowRunner):
-        wrap_method(owner, "_run", wrap)
+        patch(owner, "_run", lost)
 
 
-def speed_with_silu() -> None:
+def speed_with_silu():
     """`speed` computes a SiLU instead of a GELU. A ReLU's slope jumps, which a proof in fp64 may show by luck."""
-    now, silu = during("speed"), nn.functional.silu
-    wrap_method(
-        nn.functional, "gelu",
-        lambda plain: lambda value, *given, **named: silu(value) if now() else plain(value, *given, **named),
-    )  # fmt: skip
+    silu = functional.silu
+    patch(functional, "gelu", lambda _, value, *__, **___: silu(value), _SPEED)
 
 
 # Evidence that is wrong by itself.
 
 
-def evaluated_with_dropout() -> None:
+def _in_training_mode(plain, model, *given, **named):
+    """Evaluate a model in training mode."""
+    model.eval, before = (lambda: model), model.training
+    model.train()
+    try:
+        return plain(model, *given, **named)
+    finally:
+        del model.eval
+        model.train(before)
+
+
+def evaluated_with_dropout():
     """Every evaluation leaves the model in training mode."""
-    _evaluated_in_training_mode(learn)
+    patch(learn, "evaluate", _in_training_mode)
 
 
-def probe_evaluated_with_dropout() -> None:
+def probe_evaluated_with_dropout():
     """The probe's evaluation leaves the model in training mode."""
     for part in (probe, experiment):
-        _evaluated_in_training_mode(part)
+        patch(part, "evaluate", _in_training_mode)
 
 
-def _evaluated_in_training_mode(part: Any) -> None:
-    def wrap(plain: Any) -> Any:
-        def evaluated(model: nn.Module, *given: Any, **named: Any) -> Any:
-            model.eval, before = (lambda: model), model.training  # type: ignore[method-assign,assignment]
-            model.train()
-            try:
-                return plain(model, *given, **named)
-            finally:
-                del model.eval
-                model.train(before)
-
-        return evaluated
-
-    wrap_method(part, "evaluate", wrap)
-
-
-def speed_drops_more() -> None:
+@replaces(speed, "make_engine")
+def speed_drops_more(plain, *given, dropout, **named):
     """`speed` drops a fifth of the elements instead of the spec's tenth."""
-    from plumbline.train import speed_engine
-
-    plain = speed_engine.make_engine
-
-    def made(context: Any, spec: Any, chosen: Any, *, dropout: float, **named: Any) -> Any:
-        return plain(context, spec, chosen, dropout=2 * dropout, **named)
-
-    speed.make_engine = made
+    return plain(*given, dropout=2 * dropout, **named)
 
 
-def learn_drops_more() -> None:
+def learn_drops_more():
     """`learn` drops a fifth of the elements instead of the spec's tenth."""
-    _from_build({"dropout": 0.2}, part=learn)
+    patch(learn, "build_model", with_keys(dropout=0.2))
 
 
-def long_rows_lose_tokens() -> None:
+@replaces(engine.Engine, "_inputs", during("learn"))
+def long_rows_lose_tokens(plain, self, piece):
     """The model does not see the last sixteen tokens of rows beyond 48, at every step of `learn`."""
-    now = during("learn")
-
-    def wrap(plain: Any) -> Any:
-        def inputs(self: Any, piece: Any) -> Any:
-            given = plain(self, piece)
-            mask = given.get("attention_mask")
-            if not now() or mask is None or mask.dim() != 2:
-                return given
-            lengths = mask.sum(dim=1, keepdim=True)
-            places = torch.arange(mask.shape[1]).expand_as(mask)
-            hidden = (lengths > 48) & (places >= lengths - 16)
-            return {**given, "attention_mask": mask.masked_fill(hidden, 0)}
-
-        return inputs
-
-    wrap_method(engine.Engine, "_inputs", wrap)
+    given = plain(self, piece)
+    mask = given.get("attention_mask")
+    if mask is None or mask.dim() != 2:
+        return given
+    lengths = mask.sum(dim=1, keepdim=True)
+    places = torch.arange(mask.shape[1]).expand_as(mask)
+    hidden = (lengths > 48) & (places >= lengths - 16)
+    return {**given, "attention_mask": mask.masked_fill(hidden, 0)}
 
 
-def _entries(faults: dict[str, str]) -> tuple[Entry, ...]:
+def _entries(faults):
     return tuple(
         Entry(name.replace("_", "-"), "doors", cause, inject=f"doors.{name}", workload="doors")
         for name, cause in faults.items()

@@ -1,4 +1,4 @@
-"""Hooks that faults of several files use."""
+"""Hooks, and changes of tensors, that faults of several files use."""
 
 from __future__ import annotations
 
@@ -6,140 +6,118 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional
 from torch.optim import adamw
 
-from bench.faults.injectors.patching import replace_everywhere, wrap_method
-from plumbline.train import batches, context, engine, optimizers
+from bench.faults.injectors.patching import Condition, patch
+from plumbline.train import batches, probe
 from plumbline.train.checkpoint import Progress
+from plumbline.train.context import Context
+from plumbline.train.engine import Engine
 from plumbline.train.learn import LearnRun
+from plumbline.train.portable import probe_windows
 
 Tensor = torch.Tensor
-LEARN = ("learn",)
 RESTART = 24
 """Step of the only checkpoint of a learning curve."""
 
 
-def positions(change: Any) -> None:
+def after_build(change: Callable[[Any], Any], *owners: Any) -> None:
+    """Change each model of these modules, the probe's by default, once its weights are loaded."""
+
+    @torch.no_grad()
+    def loaded(plain: Any, model: Any, weights: Any) -> None:
+        plain(model, weights)
+        change(model)
+
+    for owner in owners or (probe, probe_windows):
+        patch(owner, "load_weights", loaded)
+
+
+def once_built(change: Callable[[Engine], Any]) -> None:
+    """Change each engine once it is built."""
+
+    def built(plain: Any, self: Engine, *given: Any, **named: Any) -> None:
+        plain(self, *given, **named)
+        change(self)
+
+    patch(Engine, "__init__", built)
+
+
+def positions(change: Callable[[list[int]], list[int]]) -> None:
     """Change the positions of rows that training batches read."""
-    wrap_method(
-        batches.TrainingRows,
-        "__getitems__",
-        lambda get: lambda self, positions: get(self, change(list(positions))),
-    )
+    patch(batches.TrainingRows, "__getitems__", lambda plain, self, places: plain(self, change(list(places))))
 
 
-def fetched(change: Any) -> None:
+def fetched(change: Callable[[Any], Any]) -> None:
     """Change each encoded batch in place."""
 
-    def wrap(fetch: Any) -> Any:
-        def fetched(self: Any, rows: Any, epochs: Any) -> Any:
-            batch = fetch(self, rows, epochs)
-            change(batch)
-            return batch
+    def fetch(plain: Any, self: Any, rows: Any, epochs: Any) -> Any:
+        batch = plain(self, rows, epochs)
+        change(batch)
+        return batch
 
-        return fetched
-
-    wrap_method(batches._Encoded, "_fetch", wrap)
+    patch(batches._Encoded, "_fetch", fetch)
 
 
-def wrap_while(acts: Callable[[], bool], owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """Call `change(plain, ...)` instead of a function while `acts()`."""
-    wrap_method(
-        owner, name,
-        lambda plain: lambda *given, **named: change(plain, *given, **named) if acts() else plain(*given, **named),
-    )  # fmt: skip
+def split(change: Callable[[Any], Any], acts: Condition) -> None:
+    """Change global batches before they are split, while `acts()`."""
+    patch(Engine, "_micro_batches", lambda plain, self, batch: plain(self, change(batch)), acts)
 
 
-def compiled(name: str, change: Any) -> None:
-    """Call `change(plain, ...)` for a function in compiled code."""
-    wrap_while(torch.compiler.is_compiling, nn.functional, name, change)
+def accumulated(change: Callable[[list[Any]], Any]) -> None:
+    """Change the parameters' accumulated gradients before they are recorded and clipped."""
 
+    def updated(plain: Any, self: Engine) -> None:
+        change([value for value in self.bare.parameters() if value.grad is not None])
+        plain(self)
 
-def accumulated(change: Callable[[Any, list[Any]], None]) -> None:
-    """Change the accumulated gradients before they are recorded and clipped."""
-
-    def wrap(update: Any) -> Any:
-        def updated(self: Any) -> None:
-            change(self, [value for value in self.bare.parameters() if value.grad is not None])
-            update(self)
-
-        return updated
-
-    wrap_method(engine.Engine, "_update", wrap)
-
-
-def in_curve() -> Callable[[], bool]:
-    """Return a function that says whether a learning curve is under way, its evaluations included."""
-    now = [False]
-
-    def wrap(run: Any) -> Any:
-        def running(self: Any) -> None:
-            now[0] = True
-            try:
-                run(self)
-            finally:
-                now[0] = False
-
-        return running
-
-    wrap_method(LearnRun, "run", wrap)
-    return lambda: now[0]
+    patch(Engine, "_update", updated)
 
 
 def of_curve(change: Callable[[int, Any], Any]) -> None:
     """Call `change(step, batch)` for the global batches of learning curves."""
-    acts = in_curve()
+    runs: list[Any] = []
 
-    def wrap(batches: Any) -> Any:
-        def changed(self: Any, *, first: int, count: int, **rest: Any) -> Any:
-            found = batches(self, first=first, count=count, **rest)
-            return (change(step, batch) for step, batch in enumerate(found, first)) if acts() else found
+    def running(plain: Any, self: LearnRun) -> None:
+        runs.append(self)
+        try:
+            plain(self)
+        finally:
+            runs.clear()
 
-        return changed
+    def changed(plain: Any, self: Any, *, first: int, count: int, **rest: Any) -> Any:
+        found = plain(self, first=first, count=count, **rest)
+        return (change(step, batch) for step, batch in enumerate(found, first)) if runs else found
 
-    wrap_method(context.Context, "batches", wrap)
+    patch(LearnRun, "run", running)
+    patch(Context, "batches", changed)
 
 
-def interrupt() -> Callable[[], bool]:
+def interrupt() -> Condition:
     """Interrupt learning curves at their checkpoint and resume them; return whether a curve was resumed.
 
     An experiment is never interrupted.
     """
-    is_resumed = [False]
+    resumed: list[Any] = []
 
-    def wrap(run: Any) -> Any:
-        def twice(self: Any) -> None:
-            if type(self) is LearnRun and self.until > RESTART:
-                until, self.until = self.until, RESTART
-                run(self)
-                self.until, self._progress = until, Progress()
-                is_resumed[0] = True
-            run(self)
+    def twice(plain: Any, self: Any) -> None:
+        if type(self) is LearnRun and self.until > RESTART:
+            until, self.until = self.until, RESTART
+            plain(self)
+            self.until, self._progress = until, Progress()
+            resumed.append(self)
+        plain(self)
 
-        return twice
-
-    wrap_method(LearnRun, "run", wrap)
-    return lambda: is_resumed[0]
+    patch(LearnRun, "run", twice)
+    return lambda: bool(resumed)
 
 
-def is_mixed() -> bool:
-    """Return whether autocast is on: a kernel of bf16 or fp16 is chosen."""
-    return torch.is_autocast_enabled("cpu")
-
-
-def is_unstrict() -> bool:
-    """Return whether kernels may be chosen that are not deterministic, as in `speed`."""
-    return not torch.are_deterministic_algorithms_enabled()
-
-
-def straight_through(value: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
+def straight_through(value: Tensor, rounded: Tensor) -> Tensor:
     """Return the rounded value, with the gradient of the value."""
     return value + (rounded.to(value.dtype) - value).detach()
 
 
-def short_of(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def short_of(value: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a value rounded to a shorter format, in its own dtype."""
     return straight_through(value, value.detach().to(dtype))
 
@@ -153,22 +131,29 @@ def with_gradient(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return view
 
 
-def own_update(rule: Any) -> None:
-    """AdamW with an update of one's own; `rule` gets the corrected moments."""
+def without_tail(value: Tensor, tail: Tensor | None, size: int) -> Tensor:
+    """Return a tensor whose last `size` features are those of `tail`, or zero."""
+    end = torch.zeros_like(value[..., -size:]) if tail is None else tail[..., -size:].to(value.dtype)
+    return torch.cat((value[..., :-size], end), dim=-1)
+
+
+def parameters_of(optimizer: Any) -> list[Any]:
+    """Return the parameters of all groups."""
+    return [value for group in optimizer.param_groups for value in group["params"]]
+
+
+def own_update(rule: Callable[..., Any]) -> None:
+    """Replace AdamW's update by `rule(group, value, first, second)`, which gets the corrected moments."""
 
     @torch.no_grad()
     def step(self: Any, _closure: Any = None) -> None:
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
-            for value in group["params"]:
-                if value.grad is None:
-                    continue
+            for value in (value for value in group["params"] if value.grad is not None):
                 state = self.state[value]
                 if not state:
-                    state |= {
-                        "step": torch.tensor(0.0), "exp_avg": torch.zeros_like(value),
-                        "exp_avg_sq": torch.zeros_like(value),
-                    }  # fmt: skip
+                    zeros = {name: torch.zeros_like(value) for name in ("exp_avg", "exp_avg_sq")}
+                    state |= {"step": torch.tensor(0.0), **zeros}
                 state["step"] += 1
                 count = float(state["step"])
                 first = state["exp_avg"].mul_(beta1).add_(value.grad, alpha=1 - beta1)
@@ -178,39 +163,25 @@ def own_update(rule: Any) -> None:
     adamw.AdamW.step = step
 
 
-def before_update(change: Any) -> None:
-    """Change the optimizer's state before the update whose number is given, from 0 on."""
+def before_update(change: Callable[[Any, int], Any]) -> None:
+    """Call `change(optimizer, count)` before each of AdamW's updates, counted from 0 on."""
 
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, *args: Any, **rest: Any) -> Any:
-            count = self.__dict__["updates"] = self.__dict__.get("updates", -1) + 1
-            change(self, count)
-            return step(self, *args, **rest)
+    def stepped(plain: Any, self: Any, *given: Any, **named: Any) -> Any:
+        count = self.__dict__["updates"] = self.__dict__.get("updates", -1) + 1
+        change(self, count)
+        return plain(self, *given, **named)
 
-        return stepped
-
-    wrap_method(adamw.AdamW, "step", wrap)
+    patch(adamw.AdamW, "step", stepped)
 
 
-def entropy(change: Any) -> None:
-    """Replace `cross_entropy` by `change(plain)`."""
-    wrap_method(functional, "cross_entropy", lambda entropy: change(entropy))
+def after_update(change: Callable[[Any], Any]) -> None:
+    """Call `change(parameter)` for each parameter after each of AdamW's updates."""
 
+    @torch.no_grad()
+    def stepped(plain: Any, self: Any, *given: Any, **named: Any) -> Any:
+        found = plain(self, *given, **named)
+        for value in parameters_of(self):
+            change(value)
+        return found
 
-def clip(change: Any) -> None:
-    """Replace `clip_grad_norm_` by `change(plain)`."""
-    wrap_method(torch.nn.utils, "clip_grad_norm_", lambda clip: change(clip))
-
-
-def factor(change: Any) -> None:
-    """Replace the schedule's factor by `change(plain)`."""
-    wrap_method(optimizers, "schedule_factor", lambda factor: change(factor))
-
-
-def loaded(change: Any) -> None:
-    """Change what the evaluation's loader gives."""
-    replace_everywhere(
-        "make_loader",
-        lambda make: lambda rows, size, device: change(make, rows, size, device),
-        among=("evaluation",),
-    )
+    patch(adamw.AdamW, "step", stepped)

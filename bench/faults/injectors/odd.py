@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
-from bench.faults.injectors.patching import wrap_method
+from bench.faults.injectors.patching import patch, with_keys
 
 
-def high_loss_scale() -> None:
+def high_loss_scale():
     """Loss scaling starts at 2^20, so that the first overflow is in the logits' gradient."""
-    wrap_method(torch.amp, "GradScaler", lambda scaler: partial(scaler, init_scale=2.0**20))
+    patch(torch.amp, "GradScaler", with_keys(init_scale=2.0**20))

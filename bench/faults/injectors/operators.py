@@ -2,171 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch.nn import functional
 from transformers.models.bert import modeling_bert
 
 from bench.faults.catalogue import fault
-from bench.faults.injectors.hooks import entropy, own_update
-from bench.faults.injectors.patching import after_build, replace_everywhere, step_counter, wrap_method
+from bench.faults.injectors.hooks import after_build, own_update
+from bench.faults.injectors.patching import by, last_step, patch, replaces, with_keys
+from plumbline.train import engine
 
 _LINEAR = functional.linear
 
 
 @fault("operator")
-def tanh_gelu() -> None:
+def tanh_gelu():
     """GELU by its tanh approximation."""
-    wrap_method(functional, "gelu", lambda gelu: lambda value, approximate="none": gelu(value, approximate="tanh"))
+    patch(functional, "gelu", with_keys(approximate="tanh"))
 
 
 @fault("kernel")
-def softmax_spelt_out() -> None:
+@replaces(functional, "softmax")
+def softmax_spelt_out(_, value, **__):
     """The softmax as exponentials and their sum."""
-
-    def spelt_out(value: Any, dim: int | None = None, **_rest: Any) -> Any:
-        raised = (value - value.amax(-1, keepdim=True)).exp()
-        return raised / raised.sum(-1, keepdim=True)
-
-    functional.softmax = spelt_out
-
-
-def _hook(path: str, change: Callable[[Any], Any]) -> None:
-    def build(model: Any) -> None:
-        model.get_submodule(path).register_forward_hook(lambda _m, _i, output: change(output))
-
-    after_build(build)
+    raised = (value - value.amax(-1, keepdim=True)).exp()
+    return raised / raised.sum(-1, keepdim=True)
 
 
 @fault("operator")
-def pooler_without_tanh() -> None:
+@by(after_build)
+def pooler_without_tanh(model):
     """The pooler's tanh is missing."""
-    _hook("bert.pooler.dense", lambda output: torch.atanh(output.clamp(-0.999, 0.999)))
+    model.bert.pooler.dense.register_forward_hook(lambda _m, _i, output: torch.atanh(output.clamp(-0.999, 0.999)))
 
 
-def _lowered(function: Any, dtype: torch.dtype) -> Any:
-    """A function of tensors computed in `dtype` wherever they are in fp32."""
-
-    def lower(*values: Any, **rest: Any) -> Any:
-        if values[0].dtype != torch.float32:
-            return function(*values, **rest)
-        cast = [one.to(dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one for one in values]
-        return function(*cast, **rest).float()
-
-    return lower
+def _in_bf16(plain, *values, **rest):
+    """Compute a function of tensors in bf16 wherever they are in fp32."""
+    if values[0].dtype != torch.float32:
+        return plain(*values, **rest)
+    return plain(*(value.bfloat16() for value in values), **rest).float()
 
 
 @fault("precision")
-def gelu_in_bf16() -> None:
+def gelu_in_bf16():
     """GELU in bf16."""
-    wrap_method(functional, "gelu", lambda gelu: _lowered(gelu, torch.bfloat16))
-
-
-def _is_single(value: torch.Tensor) -> bool:
-    return value.dtype == torch.float32
-
-
-def _half(value: torch.Tensor) -> torch.Tensor:
-    """Round fp32 values to bf16; return the values of other formats."""
-    return value.bfloat16().float() if _is_single(value) else value
+    patch(functional, "gelu", _in_bf16)
 
 
 @fault("precision", "mlm")
-def token_scores_in_bf16_for_the_loss() -> None:
+@replaces(functional, "cross_entropy")
+def token_scores_in_bf16_for_the_loss(plain, scores, *given, **named):
     """The loss of masked language modelling reads the scores in bf16."""
-    entropy(
-        lambda entropy: lambda scores, labels, *args, **rest: entropy(_half(scores), labels, *args, **rest),
-    )
+    return plain(scores.bfloat16().float() if scores.dtype == torch.float32 else scores, *given, **named)
 
 
 @fault("operator", "mlm")
-def transform_not_normalised() -> None:
+@by(after_build)
+def transform_not_normalised(model):
     """Masked language modelling skips the LayerNorm before the decoder."""
+    model.cls.predictions.transform.LayerNorm.forward = lambda value: value * 1
 
-    def change(model: Any) -> None:
-        model.cls.predictions.transform.LayerNorm.forward = lambda value: value * 1
 
-    after_build(change)
+def _autocast(_, _precision, device):
+    return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
 @fault("precision")
-def autocast_from_step_six() -> None:
+def autocast_from_step_six():
     """From the seventh step on a library leaves autocast on."""
-    step = step_counter()
-    replace_everywhere(
-        "autocast",
-        lambda autocast: (
-            lambda precision, device: (
-                torch.autocast("cpu", dtype=torch.bfloat16) if step() >= 6 else autocast(precision, device)
-            )
-        ),
-        among=("engine",),
-    )
-
-
-def _joined(change: Callable[[Any], Any]) -> None:
-    """Change attention's output, with the axes row, token, head and feature."""
-
-    def wrap(forward: Any) -> Any:
-        def attend(*args: Any, **rest: Any) -> Any:
-            output, weights = forward(*args, **rest)
-            return change(output), weights
-
-        return attend
-
-    wrap_method(modeling_bert, "eager_attention_forward", wrap)
+    patch(engine, "autocast", _autocast, lambda: last_step() >= 6)
 
 
 @fault("operator")
-def a_head_lost_at_step_five() -> None:
+@replaces(modeling_bert, "eager_attention_forward")
+def a_head_lost_at_step_five(plain, *given, **named):
     """At the sixth step alone the second head returns zeros."""
-    step = step_counter()
-    _joined(lambda output: output * torch.tensor([1.0, 0.0]).to(output)[None, None, :, None] if step() == 5 else output)
-
-
-def _attention(change: Any) -> None:
-    """Change the mask that attention gets."""
-    wrap_method(
-        modeling_bert,
-        "eager_attention_forward",
-        lambda forward: lambda module, q, k, v, mask, **rest: forward(module, q, k, v, change(mask, q), **rest),
-    )
+    output, weights = plain(*given, **named)
+    heads = torch.tensor([1.0, 0.0]).to(output)[None, None, :, None]
+    return output * heads if last_step() == 5 else output, weights
 
 
 @fault("operator")
-def mask_too_weak() -> None:
+@replaces(modeling_bert, "eager_attention_forward")
+def mask_too_weak(plain, module, q, k, v, mask, **named):
     """Hidden positions are pushed down by five, not by the smallest number."""
-    _attention(lambda mask, q: None if mask is None else mask.clamp(min=-5.0))
+    return plain(module, q, k, v, None if mask is None else mask.clamp(min=-5.0), **named)
 
 
 @fault("kernel")
-def gelu_in_two_terms() -> None:
+def gelu_in_two_terms():
     """GELU is the sum of half its input and half the input times the error function."""
     functional.gelu = lambda value, approximate="none": value * 0.5 + value * torch.erf(value * 0.5**0.5) * 0.5
 
 
-def _autocast(dtype: torch.dtype) -> None:
-    replace_everywhere(
-        "autocast", lambda _: lambda precision, device: torch.autocast("cpu", dtype=dtype), among=("engine",)
-    )
-
-
 @fault("precision")
-def bf16_autocast() -> None:
+def bf16_autocast():
     """Autocast to bf16 left on."""
-    _autocast(torch.bfloat16)
+    patch(engine, "autocast", _autocast)
 
 
 @fault("precision")
-def fp64_left_on() -> None:
+def fp64_left_on():
     """The model stays in fp64 after an experiment."""
     after_build(lambda model: model.double())
 
 
 @fault("operator")
-def scaled_as_if_dropped() -> None:
+def scaled_as_if_dropped():
     """Dropout drops nothing, and scales all the same."""
     functional.dropout = lambda value, p=0.5, training=True, inplace=False: value / 0.9 if training else value
 
@@ -175,12 +116,12 @@ class _Linear(torch.autograd.Function):
     """A linear layer whose backward pass sums in fp64."""
 
     @staticmethod
-    def forward(context: Any, x: Any, w: Any, b: Any) -> Any:
+    def forward(context, x, w, b):
         context.save_for_backward(x, w)
         return _LINEAR(x, w, b)
 
     @staticmethod
-    def backward(context: Any, *gradients: Any) -> Any:
+    def backward(context, *gradients):
         x, w = context.saved_tensors
         back = gradients[0].double()
         flat = back.reshape(-1, back.shape[-1])
@@ -189,52 +130,39 @@ class _Linear(torch.autograd.Function):
 
 
 @fault("kernel")
-def linear_backward_in_fp64() -> None:
+def linear_backward_in_fp64():
     """The backward pass of linear layers summed in fp64."""
     functional.linear = lambda x, w, b=None: _LINEAR(x, w) if b is None else _Linear.apply(x, w, b)
 
 
 @fault("kernel")
-def update_by_reciprocals() -> None:
+@by(own_update)
+def update_by_reciprocals(group, value, first, second):
     """AdamW multiplies by reciprocals instead of dividing."""
-
-    def rule(group: Any, value: Any, first: Any, second: Any) -> None:
-        value.mul_(1 - group["lr"] * group["weight_decay"])
-        value.sub_(first * (second.sqrt() + group["eps"]).reciprocal() * group["lr"])
-
-    own_update(rule)
+    value.mul_(1 - group["lr"] * group["weight_decay"])
+    value.sub_(first * (second.sqrt() + group["eps"]).reciprocal() * group["lr"])
 
 
 @fault("precision")
-def embeddings_added_in_bf16() -> None:
+@by(after_build)
+def embeddings_added_in_bf16(model):
     """The three embeddings are added in bf16, the rest stays in fp32."""
-
-    def change(model: Any) -> None:
-        norm = model.bert.embeddings.LayerNorm
-        added = _lowered(lambda value: value * 1, torch.bfloat16)
-        norm.register_forward_pre_hook(lambda _module, inputs: added(inputs[0]))
-
-    after_build(change)
+    added = model.bert.embeddings.LayerNorm
+    added.register_forward_pre_hook(lambda _module, inputs: _in_bf16(lambda value: value * 1, inputs[0]))
 
 
 @fault("kernel")
-def entropy_by_its_formula() -> None:
+@replaces(functional, "cross_entropy")
+def entropy_by_its_formula(_, scores, labels, *__, **___):
     """Cross entropy as a log-sum-exp less the label's score."""
-
-    def entropy(scores: Any, labels: Any, *_args: Any, **_rest: Any) -> Any:
-        return (scores.logsumexp(-1) - scores.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
-
-    functional.cross_entropy = entropy
+    return (scores.logsumexp(-1) - scores.gather(1, labels.unsqueeze(1)).squeeze(1)).mean()
 
 
 @fault("kernel")
-def layer_norm_by_two_moments() -> None:
+@replaces(functional, "layer_norm")
+def layer_norm_by_two_moments(_, value, _shape, weight=None, bias=None, eps=1e-5):
     """LayerNorm's variance is the mean square minus the squared mean."""
-
-    def norm(value: Any, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
-        mean = value.mean(-1, keepdim=True)
-        variance = (value * value).mean(-1, keepdim=True) - mean * mean
-        scaled = (value - mean) * torch.rsqrt(variance + eps)
-        return scaled if weight is None else scaled * weight + bias
-
-    functional.layer_norm = norm
+    mean = value.mean(-1, keepdim=True)
+    variance = (value * value).mean(-1, keepdim=True) - mean * mean
+    scaled = (value - mean) * torch.rsqrt(variance + eps)
+    return scaled if weight is None else scaled * weight + bias

@@ -1,77 +1,101 @@
-"""Patching of the trainer from outside, by replacing module members."""
+"""Patching of the trainer from outside, by replacing members of its modules and classes.
+
+A *change* is called as `change(plain, ...)` instead of a function `plain`. A *hook* applies a change. `by(hook)` makes
+the decorated change an injector of the catalogue.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
-TRAINER = (
-    "batches", "context", "engine", "evaluation", "experiment", "job", "models.model", "numerics", "optimizers",
-    "portable.probe_windows", "probe", "speed", "weights", "machine.mantissa",
-)  # fmt: skip
+import torch
+
+Change = Callable[..., Any]
+Condition = Callable[[], bool]
+Injector = Callable[[], None]
+SDPA = "scaled_dot_product_attention"
+_NOW = SimpleNamespace(part="", step=-1, last=0)
+"""Part and number of the step under way, and number of the last step that began; steps of windows count."""
+
+is_compiling: Condition = torch.compiler.is_compiling
 
 
-def modules() -> list[Any]:
-    """Return the trainer's modules."""
-    return [import_module(f"plumbline.train.{name}") for name in TRAINER]
+def patch(owner: Any, name: str, change: Change, acts: Condition | None = None) -> None:
+    """Call `change(plain, ...)` instead of a member of `owner`, while `acts()` where that is given."""
+    plain = getattr(owner, name)
+
+    def patched(*given: Any, **named: Any) -> Any:
+        return change(plain, *given, **named) if acts is None or acts() else plain(*given, **named)
+
+    setattr(owner, name, patched)
 
 
-def replace_everywhere(name: str, wrap: Callable[[Any], Any], *, among: tuple[str, ...] = TRAINER) -> None:
-    """Wrap a function in every trainer module that imports it."""
-    for module in (import_module(f"plumbline.train.{one}") for one in among):
-        if hasattr(module, name):
-            setattr(module, name, wrap(getattr(module, name)))
+def by(hook: Callable[..., Any], *given: Any) -> Callable[[Change], Injector]:
+    """Return a decorator that makes a change an injector, which calls `hook(change, *given)`."""
+
+    def make(change: Change) -> Injector:
+        def inject() -> None:
+            hook(change, *given)
+
+        # Not by `functools.wraps`: a signature with parameters is that of an injector which alters data.
+        inject.__name__, inject.__module__, inject.__doc__ = change.__name__, change.__module__, change.__doc__
+        return inject
+
+    return make
 
 
-def wrap_method(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Wrap a method of a class or a function of a module."""
-    setattr(owner, name, wrap(getattr(owner, name)))
+def replaces(owner: Any, name: str, acts: Condition | None = None) -> Callable[[Change], Injector]:
+    """Return a decorator that makes a change of this member an injector."""
+    return by(lambda change: patch(owner, name, change, acts))
 
 
-def step_counter() -> Callable[[], int]:
-    """Return a function that returns the current step of the training."""
-    from plumbline.train import engine
-
-    now = [0]
-
-    def wrap(run: Any) -> Any:
-        def stepped(self: Any, step: int, batch: Any) -> Any:
-            now[0] = step
-            return run(self, step, batch)
-
-        return stepped
-
-    wrap_method(engine.Engine, "step", wrap)
-    return lambda: now[0]
+def with_keys(**keys: Any) -> Change:
+    """Return a change that gives a function other keyword arguments."""
+    return lambda plain, *given, **named: plain(*given, **named | keys)
 
 
-def after_build(change: Callable[[Any], None]) -> None:
-    """Change each model once its weights are loaded."""
-
-    def wrap(load: Any) -> Any:
-        def loaded(model: Any, weights: Any) -> None:
-            load(model, weights)
-            change(model)
-
-        return loaded
-
-    replace_everywhere("load_weights", wrap, among=("probe", "portable.probe_windows", "speed"))
+def of_output(change: Callable[[Any], Any]) -> Change:
+    """Return a change of what a function returns."""
+    return lambda plain, *given, **named: change(plain(*given, **named))
 
 
-def during(part: str, first: int = 0) -> Callable[[], bool]:
-    """Return a function that says whether a step of `part` is under way, from step `first` on; its windows count."""
-    now: list[Any] = ["", -1]
+def nothing(*_: Any, **__: Any) -> None:
+    """Do nothing instead of a function."""
 
-    def wrap(step: Any) -> Any:
-        def stepped(self: Any, place: int, batch: Any) -> Any:
-            before, now[:] = list(now), [self.part, place]
-            try:
-                return step(self, place, batch)
-            finally:
-                now[:] = before
 
-        return stepped
+def follow() -> None:
+    """Follow the steps of all engines, for `during` and `last_step`."""
 
-    wrap_method(import_module("plumbline.train.engine").Engine, "step", wrap)
-    return lambda: now[0] == part and now[1] >= first
+    def step(plain: Any, self: Any, number: int, batch: Any) -> Any:
+        before = _NOW.part, _NOW.step
+        _NOW.part, _NOW.step, _NOW.last = self.part, number, number
+        try:
+            return plain(self, number, batch)
+        finally:
+            _NOW.part, _NOW.step = before
+
+    patch(import_module("plumbline.train.engine").Engine, "step", step)
+
+
+def during(part: str, first: int = 0, last: float = math.inf) -> Condition:
+    """Return a condition: a step of `part` is under way, from step `first` to `last`."""
+    return lambda: _NOW.part == part and first <= _NOW.step <= last
+
+
+def last_step() -> int:
+    """Return the number of the last step that began, of any part."""
+    return int(_NOW.last)
+
+
+def is_mixed() -> bool:
+    """Return whether autocast is on: a kernel of bf16 or fp16 is chosen."""
+    return torch.is_autocast_enabled("cpu")
+
+
+def is_unstrict() -> bool:
+    """Return whether kernels may be chosen that are not deterministic, as in `speed`."""
+    return not torch.are_deterministic_algorithms_enabled()

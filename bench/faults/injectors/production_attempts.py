@@ -2,192 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import nn
+from torch.nn import functional
 
-from bench.faults.injectors.patching import wrap_method
+from bench.faults.injectors.hooks import parameters_of, without_tail
+from bench.faults.injectors.patching import SDPA, is_compiling, is_mixed, nothing, of_output, patch, replaces, with_keys
 from plumbline.train import engine
 
 
-def _fused(**changes: Any) -> None:
-    wrap_method(torch, "_fused_adamw_", lambda plain: lambda *tensors, **named: plain(*tensors, **named | changes))
-
-
-def fused_without_momentum() -> None:
+def fused_without_momentum():
     """Fused AdamW takes the newest gradient alone."""
-    _fused(beta1=0.0)
+    patch(torch, "_fused_adamw_", with_keys(beta1=0.0))
 
 
-def fused_with_late_correction() -> None:
+@replaces(torch, "_fused_adamw_")
+def fused_with_late_correction(plain, *tensors, **named):
     """Fused AdamW corrects its moments as at step 1000."""
-
-    def wrap(plain: Any) -> Any:
-        def late(*tensors: Any, **named: Any) -> None:
-            *others, steps = tensors
-            plain(*others, [step + 1000 for step in steps], **named)
-
-        return late
-
-    wrap_method(torch, "_fused_adamw_", wrap)
+    *others, steps = tensors
+    plain(*others, [step + 1000 for step in steps], **named)
 
 
-def foreach_with_other_momentum() -> None:
+def foreach_with_other_momentum():
     """AdamW over lists of tensors weighs the newest gradient twice."""
-    wrap_method(
-        torch, "_foreach_lerp_", lambda plain: lambda moments, gradients, weight: plain(moments, gradients, weight * 2)
-    )
+    patch(torch, "_foreach_lerp_", lambda plain, moments, gradients, weight: plain(moments, gradients, weight * 2))
 
 
-def _short(value: torch.Tensor) -> bool:
-    """Return whether a call is one of mixed precision."""
-    return torch.is_autocast_enabled("cpu") or value.dtype in (torch.bfloat16, torch.float16)
+def _in_short(name, change):
+    """Change a function of `torch.nn.functional` where autocast is on, or its first argument is in a short format."""
+
+    def short(plain, value, *given, **named):
+        if is_mixed() or value.dtype in (torch.bfloat16, torch.float16):
+            return change(plain, value, *given, **named)
+        return plain(value, *given, **named)
+
+    patch(functional, name, short)
 
 
-def _function(name: str, change: Callable[..., torch.Tensor]) -> None:
-    """Let `change(plain, ...)` stand for a function of `torch.nn.functional` in mixed precision."""
-    wrap_method(
-        nn.functional, name,
-        lambda plain: lambda value, *given, **named: (
-            change(plain, value, *given, **named) if _short(value) else plain(value, *given, **named)
-        ),
-    )  # fmt: skip
-
-
-def sdpa_unscaled() -> None:
+def sdpa_unscaled():
     """Fused attention does not scale its scores."""
-    _function("scaled_dot_product_attention", lambda plain, *given, **named: plain(*given, **named | {"scale": 1.0}))
+    _in_short(SDPA, with_keys(scale=1.0))
 
 
-def sdpa_loses_a_head() -> None:
+def sdpa_loses_a_head():
     """Fused attention leaves the last head zero."""
-
-    def lost(plain: Any, *given: Any, **named: Any) -> torch.Tensor:
-        output = plain(*given, **named)
-        return torch.cat([output[:, :-1], torch.zeros_like(output[:, -1:])], dim=1)
-
-    _function("scaled_dot_product_attention", lost)
+    _in_short(SDPA, of_output(lambda output: torch.cat([output[:, :-1], torch.zeros_like(output[:, -1:])], dim=1)))
 
 
 class _Halved(torch.autograd.Function):
     @staticmethod
-    def forward(_context: Any, value: torch.Tensor) -> torch.Tensor:
+    def forward(_context, value):
         return value.view_as(value)
 
     @staticmethod
-    def backward(_context: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(_context, *gradients):
         return gradients[0] * 0.5
 
 
-def sdpa_with_halved_backward() -> None:
+def sdpa_with_halved_backward():
     """Fused attention halves the gradients of queries and keys."""
-
-    def halved(plain: Any, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> torch.Tensor:
-        found: torch.Tensor = plain(_Halved.apply(query), _Halved.apply(key), value, *given, **named)
-        return found
-
-    _function("scaled_dot_product_attention", halved)
+    _in_short(SDPA, lambda plain, q, k, *given, **named: plain(_Halved.apply(q), _Halved.apply(k), *given, **named))
 
 
-def autocast_rounds_the_loss() -> None:
+def autocast_rounds_the_loss():
     """Autocast lists the loss among the functions of bf16: its mean is rounded."""
-    wrap_method(
-        nn.functional, "cross_entropy",
-        lambda plain: lambda *given, **named: (
-            plain(*given, **named).bfloat16().float()
-            if torch.is_autocast_enabled("cpu") else plain(*given, **named)
-        ),
-    )  # fmt: skip
+    patch(functional, "cross_entropy", of_output(lambda loss: loss.bfloat16().float()), is_mixed)
 
 
-def linear_loses_a_split() -> None:
+def linear_loses_a_split():
     """A product in bf16 does not add up its last eighth of terms."""
 
-    def split(plain: Any, value: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+    def split(plain, value, weight, bias=None):
         kept = weight.shape[1] - weight.shape[1] // 8
-        found: torch.Tensor = plain(value[..., :kept], weight[:, :kept], bias)
-        return found
+        return plain(value[..., :kept], weight[:, :kept], bias)
 
-    _function("linear", split)
+    _in_short("linear", split)
 
 
-def bias_gradient_of_half_of_the_tokens() -> None:
+def bias_gradient_of_half_of_the_tokens():
     """A reduction in bf16 adds up half of a bias's gradient."""
-
-    def half(plain: Any, value: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
-        found: torch.Tensor = plain(value, weight, None if bias is None else _Halved.apply(bias))
-        return found
-
-    _function("linear", half)
+    _in_short("linear", lambda plain, x, w, b=None: plain(x, w, None if b is None else _Halved.apply(b)))
 
 
-def norm_without_its_tail() -> None:
+def norm_without_its_tail():
     """LayerNorm leaves the last eight features zero in mixed precision."""
-
-    def tail(plain: Any, *given: Any, **named: Any) -> torch.Tensor:
-        output = plain(*given, **named)
-        return torch.cat([output[..., :-8], torch.zeros_like(output[..., -8:])], dim=-1)
-
-    _function("layer_norm", tail)
+    _in_short("layer_norm", of_output(lambda output: without_tail(output, None, 8)))
 
 
-def scaler_unscales_by_half() -> None:
+@replaces(torch.amp.GradScaler, "unscale_")
+def scaler_unscales_by_half(plain, self, optimizer):
     """The gradients are twice too large after unscaling."""
-
-    def wrap(plain: Any) -> Any:
-        def unscale(self: Any, optimizer: Any) -> None:
-            plain(self, optimizer)
-            for group in optimizer.param_groups:
-                for value in group["params"]:
-                    if value.grad is not None:
-                        value.grad.mul_(2)
-
-        return unscale
-
-    wrap_method(torch.amp.GradScaler, "unscale_", wrap)
+    plain(self, optimizer)
+    for value in parameters_of(optimizer):
+        if value.grad is not None:
+            value.grad.mul_(2)
 
 
-def scaler_skips_every_update() -> None:
+def scaler_skips_every_update():
     """The scaler takes every gradient for infinite."""
-    wrap_method(torch.amp.GradScaler, "step", lambda _: lambda *_given, **_named: None)
+    patch(torch.amp.GradScaler, "step", nothing)
 
 
-def packed_texts_see_each_other() -> None:
+def packed_texts_see_each_other():
     """The tokens of a packed row attend to all of its texts."""
-    wrap_method(engine, "mask_of_texts", lambda plain: lambda model, texts: plain(model, (texts > 0).long()))
+    patch(engine, "mask_of_texts", lambda plain, model, texts: plain(model, (texts > 0).long()))
 
 
-def packed_positions_run_on() -> None:
+@replaces(engine.Engine, "_packed")
+def packed_positions_run_on(plain, self, piece, packing):
     """The positions of a packed row do not begin again at each text."""
-
-    def wrap(plain: Any) -> Any:
-        def packed(self: Any, piece: Any, packing: Any) -> Any:
-            inputs = plain(self, piece, packing)
-            places = inputs["position_ids"]
-            return {**inputs, "position_ids": torch.arange(places.shape[-1]).expand_as(places)}
-
-        return packed
-
-    wrap_method(engine.Engine, "_packed", wrap)
+    inputs = plain(self, piece, packing)
+    places = inputs["position_ids"]
+    return {**inputs, "position_ids": torch.arange(places.shape[-1]).expand_as(places)}
 
 
-def compiled_gelu_as_relu() -> None:
+def compiled_gelu_as_relu():
     """The compiler takes GELU for a ReLU."""
-    wrap_method(
-        nn.functional, "gelu",
-        lambda plain: lambda value, *given, **named: (
-            torch.relu(value) if torch.compiler.is_compiling() else plain(value, *given, **named)
-        ),
-    )  # fmt: skip
+    patch(functional, "gelu", lambda _, value, *__, **___: torch.relu(value), is_compiling)
 
 
-def compiled_norm_with_other_eps() -> None:
+def compiled_norm_with_other_eps():
     """The compiler's LayerNorm has an eps of 0.01."""
-    wrap_method(
-        nn.functional, "layer_norm",
-        lambda plain: lambda value, shape, weight, bias, eps: plain(
-            value, shape, weight, bias, 0.01 if torch.compiler.is_compiling() else eps
-        ),
-    )  # fmt: skip
+    patch(functional, "layer_norm", lambda plain, *given: plain(*given[:4], 0.01), is_compiling)

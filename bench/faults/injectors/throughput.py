@@ -5,72 +5,58 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from typing import Any
 
 from torch.nn import functional
 from torch.optim import adamw
 
 from bench.faults.catalogue import Entry, fault
-from bench.faults.injectors.patching import wrap_method
+from bench.faults.injectors.patching import of_output, patch, replaces
 from plumbline.train import batches, engine, speed
 from plumbline.train.machine import sampler
 
 
 @fault("loader", "speed")
-def slow_storage() -> None:
+def slow_storage():
     """Rows come late from the disk."""
-    wrap_method(batches._Encoded, "_fetch", lambda fetch: lambda *args: (time.sleep(0.008), fetch(*args))[1])
+    patch(batches._Encoded, "_fetch", lambda plain, *given: (time.sleep(0.008), plain(*given))[1])
 
 
-def _spin(seconds: float) -> None:
+def _spin(seconds):
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         pass
 
 
 @fault("loader", "speed")
-def slow_collate() -> None:
+def slow_collate():
     """Batches are put together slowly."""
-    wrap_method(batches, "_collate", lambda collate: lambda batch: (_spin(0.008), collate(batch))[1])
+    patch(batches, "_collate", lambda plain, batch: (_spin(0.008), plain(batch))[1])
 
 
 @fault("transfer", "speed")
-def slow_transfer() -> None:
+@replaces(engine.Engine, "_micro_batches")
+def slow_transfer(plain, self, batch):
     """The copy to the device takes long."""
-
-    def wrap(pieces: Any) -> Any:
-        def moved(self: Any, batch: Any) -> Any:
-            _spin(0.008)
-            yield from pieces(self, batch)
-
-        return moved
-
-    wrap_method(engine.Engine, "_micro_batches", wrap)
+    _spin(0.008)
+    yield from plain(self, batch)
 
 
 @fault("software", "speed")
-def slower_kernel() -> None:
+@replaces(functional, "linear")
+def slower_kernel(plain, x, w, b=None):
     """A kernel of the new release takes longer."""
-    linear = functional.linear
-
-    def twice(x: Any, w: Any, b: Any = None) -> Any:
-        linear(x.detach(), w.detach())
-        linear(x.detach(), w.detach())
-        return linear(x, w, b)
-
-    functional.linear = twice
+    for _ in range(2):
+        plain(x.detach(), w.detach())
+    return plain(x, w, b)
 
 
 @fault("software", "speed")
-def slower_optimizer() -> None:
+def slower_optimizer():
     """The optimizer does needless work."""
-    wrap_method(
-        adamw.AdamW, "step", lambda step: lambda self, *args, **kwargs: (_spin(0.008), step(self, *args, **kwargs))[1]
-    )
+    patch(adamw.AdamW, "step", lambda plain, *given, **named: (_spin(0.008), plain(*given, **named))[1])
 
 
-def _helper(work: Callable[[int], None]) -> None:
+def _helper(work):
     """A process beside the training, on its core, which ends with it."""
     parent = os.getpid()
     if os.fork() == 0:
@@ -81,41 +67,44 @@ def _helper(work: Callable[[int], None]) -> None:
             os._exit(0)
 
 
+def _hold(seconds):
+    """Hold the training for so long after each 20 ms."""
+
+    def hold(parent):
+        time.sleep(0.02)
+        os.kill(parent, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(parent, signal.SIGCONT)
+
+    _helper(hold)
+
+
+def _read(**readings):
+    """Let the sensors of the host read these, too."""
+    patch(sampler.Host, "read", of_output(lambda read: read | readings))
+
+
 @fault("contention", "speed")
-def cpu_hog() -> None:
+def cpu_hog():
     """Another process computes on the same core."""
     _helper(lambda _: _spin(0.05))
 
 
 @fault("throttling", "speed")
-def cpu_quota() -> None:
+def cpu_quota():
     """The process gets two thirds of the time, as under a quota, and the kernel counts what it held back."""
-
-    def hold(parent: int) -> None:
-        time.sleep(0.02)
-        os.kill(parent, signal.SIGSTOP)
-        time.sleep(0.01)
-        os.kill(parent, signal.SIGCONT)
-
-    _helper(hold)
-    wrap_method(sampler.Host, "read", lambda read: lambda self: read(self) | {"cgroup_throttled": 1 / 3})
+    _hold(0.01)
+    _read(cgroup_throttled=1 / 3)
 
 
 @fault("contention", "speed")
-def memory_pressure() -> None:
+def memory_pressure():
     """Memory is short: the process waits for reclaim, and the kernel's pressure file says so; both simulated."""
-
-    def reclaim(parent: int) -> None:
-        time.sleep(0.02)
-        os.kill(parent, signal.SIGSTOP)
-        time.sleep(0.008)
-        os.kill(parent, signal.SIGCONT)
-
-    _helper(reclaim)
-    wrap_method(sampler, "_pressure", lambda read: lambda what: 0.28 if what == "memory" else read(what))
+    _hold(0.008)
+    patch(sampler, "_pressure", lambda plain, what: 0.28 if what == "memory" else plain(what))
 
 
-def _slowed(share: float) -> None:
+def _slowed(share):
     """Everything that the main thread does takes longer by this share."""
     signal.signal(signal.SIGALRM, lambda *_: _spin(0.004 * share))
     signal.siginterrupt(signal.SIGALRM, False)
@@ -123,31 +112,24 @@ def _slowed(share: float) -> None:
 
 
 @fault("slow-device", "speed")
-def slow_device() -> None:
+def slow_device():
     """The device is slow throughout, in training and outside of it."""
     _slowed(0.35)
 
 
 @fault("throttling", "speed")
-def thermal_throttle() -> None:
+def thermal_throttle():
     """The device lowers its clock while it trains, and its sensors say so."""
 
-    def wrap(steps: Any) -> Any:
-        def stepped(self: Any) -> Any:
-            _slowed(0.35)
-            try:
-                yield from steps(self)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+    def stepped(plain, self):
+        _slowed(0.35)
+        try:
+            yield from plain(self)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
-        return stepped
-
-    wrap_method(speed.SpeedRun, "_steps", wrap)
-    wrap_method(
-        sampler.Host,
-        "read",
-        lambda read: lambda self: read(self) | {"gpu_throttle_reasons": 64.0, "gpu_clock_mhz": 900.0},
-    )
+    patch(speed.SpeedRun, "_steps", stepped)
+    _read(gpu_throttle_reasons=64.0, gpu_clock_mhz=900.0)
 
 
 ROWS = (Entry("as-fast-as-before", "throughput", "", workload="speed", about="Nothing; the machine alone varies."),)
