@@ -1,6 +1,7 @@
-"""Simulate the decision engine's years, and its peers on the same series: `make simulate`.
+"""Simulate the decision engine's years, and a peer on the same series: `make simulate`.
 
-Raw results: `bench/results/history-simulation.json`. `--years` sets how many years each noise model gets.
+Raw results: `bench/results/history-simulation.json`. `--years` sets how many years each noise model gets, and
+`--noises` chooses the models: earlier rows of the others stay.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import math
 import os
 import platform as machine
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench.history.peers import PEERS, alarms
+from bench.history.peers import PEER, alarms
 from bench.history.scenarios import STORIES, summary_of, tell
 from bench.history.simulated_nights import (
     MODELS,
@@ -43,6 +46,7 @@ LOSSES = {
     "creep 0.5% a night": lambda night: 0.005 * night,
     "creep 0.2% a night": lambda night: 0.002 * night,
 }
+COUNTS = ("asked", "reruns", "experiments", "inconclusive", "looks")
 
 
 def generator_of(*key: int) -> np.random.Generator:
@@ -50,7 +54,7 @@ def generator_of(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
 
 
-def year(job: tuple[str, float, int]) -> dict[str, object]:
+def year(job: tuple[str, float, int]) -> dict[str, Any]:
     """One platform-year of the engine on unchanged software."""
     noise, share, number = job
     generator = generator_of(1, MODELS.index(noise), round(10 * share), number)
@@ -58,69 +62,43 @@ def year(job: tuple[str, float, int]) -> dict[str, object]:
     machine_part = make_machine(generator, noise, NIGHTS)
     world = World(noise, levels, np.zeros(NIGHTS), share, generator, machine=machine_part)
     tally = simulate_platform(world, ALLOWED)
-    reasons = [call.reason for _, _, call in tally.calls]
-    found = {"noise": noise, "share": share, "calls": len(tally.calls), "reasons": reasons, "asked": tally.asked}
-    found |= {"reruns": tally.reruns, "experiments": tally.experiments, "inconclusive": tally.inconclusive}
-    return found | {"looks": tally.looks}
+    counts = {name: getattr(tally, name) for name in COUNTS}
+    return counts | {"reasons": [call.reason for _, _, call in tally.calls]}
 
 
-def delay(job: tuple[str, bool, int, int]) -> float:
-    """Nights until the engine calls a loss; infinite within forty nights."""
-    loss, shared, history, trial = job
-    generator = generator_of(2, list(LOSSES).index(loss), shared, history, trial)
-    nights = history + 40
-    losses = np.zeros(nights)
-    losses[history:] = LOSSES[loss](np.arange(1, 41))
-    levels = make_levels(generator, "gaussian", 1, nights)
-    called = first_call(simulate_platform(World("gaussian", levels, losses, shared, generator), ALLOWED, begin=history))
-    return math.inf if called is None else called - history + 1
+def engine_rows(pool: ProcessPoolExecutor, years: int, noise: str) -> list[dict[str, Any]]:
+    """Simulate the years of a noise model, for each share of a night in its reruns."""
+    rows = []
+    for share in SHARES:
+        runs = list(pool.map(year, [(noise, share, number) for number in range(years * PLATFORMS)], chunksize=4))
+        reasons = sorted(reason for run in runs for reason in run["reasons"])
+        row = {"noise": noise, "share_of_the_night_in_reruns": share, "years": years, "calls": len(reasons)}
+        row |= {"confirmed_false_alarms_a_year": len(reasons) / years, "reasons": reasons}
+        rows.append(row | {f"{name}_a_year": sum(run[name] for run in runs) / years for name in COUNTS})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
 
 
-def peer_year(noise: str) -> dict[str, object]:
-    """Alarms of every peer and of the engine on the same four series over one year."""
+def peer_year(noise: str) -> dict[str, Any]:
+    """Alarms of the peer and of the engine on the same four series over one year."""
     generator = generator_of(3, list(NOISES).index(noise))
     levels = make_levels(generator, noise, PEER_SERIES, NIGHTS)
-    seen = 100 * np.exp(-levels)
-    found: dict[str, object] = {"noise": noise}
-    for name in PEERS:
-        found[name] = sum(len(alarms(name, row, 20)) for row in seen)
-    for shared in (False, True):
-        tally = simulate_platform(World(noise, levels, np.zeros(NIGHTS), shared, generator), ALLOWED)
-        found["plumbline" if not shared else "plumbline, reruns share the night"] = len(tally.calls)
-    return found
+    found = sum(len(alarms(row, 20)) for row in 100 * np.exp(-levels))
+    tally = simulate_platform(World(noise, levels, np.zeros(NIGHTS), False, generator), ALLOWED)
+    return {"noise": noise, PEER: found, "plumbline": len(tally.calls)}
 
 
-def peer_delay(job: tuple[str, int]) -> dict[str, float | str]:
-    """Nights until each peer and the engine report one loss, on one series."""
+def peer_delay(job: tuple[str, int]) -> dict[str, Any]:
+    """Nights until the peer and the engine report one loss, on one series; infinite within forty nights."""
     loss, trial = job
     generator = generator_of(4, list(LOSSES).index(loss), trial)
     losses = np.zeros(HISTORY + 40)
     losses[HISTORY:] = LOSSES[loss](np.arange(1, 41))
     levels = make_levels(generator, "gaussian", 1, len(losses))
-    values = 100 * np.exp(-(levels[0] + losses))
-    found: dict[str, float | str] = {"loss": loss}
-    for name in PEERS:
-        nights = alarms(name, values, HISTORY, stop_at=HISTORY)
-        found[name] = nights[0] - HISTORY + 1 if nights else math.inf
+    nights = alarms(100 * np.exp(-(levels[0] + losses)), HISTORY, stop_at=HISTORY)
     called = first_call(simulate_platform(World("gaussian", levels, losses, False, generator), ALLOWED, begin=HISTORY))
-    found["plumbline"] = math.inf if called is None else called - HISTORY + 1
-    return found
-
-
-def poisson_interval(count: int) -> tuple[float, float]:
-    """Exact 95% interval of a Poisson mean (Garwood), by bisection."""
-
-    def tail(mean: float, upto: int) -> float:
-        return math.fsum(math.exp(-mean + k * math.log(mean) - math.lgamma(k + 1)) for k in range(upto + 1))
-
-    def solve(upto: int, wanted: float) -> float:
-        low, high = 1e-9, 10.0 * (upto + 5)
-        for _ in range(100):
-            middle = (low + high) / 2
-            low, high = (middle, high) if tail(middle, upto) > wanted else (low, middle)
-        return high
-
-    return (solve(count - 1, 0.975) if count else 0.0), solve(count, 0.025)
+    first = {PEER: nights[0] if nights else math.inf, "plumbline": math.inf if called is None else called}
+    return {"loss": loss} | {name: night - HISTORY + 1 for name, night in first.items()}
 
 
 def median(values: list[float]) -> float | None:
@@ -129,55 +107,13 @@ def median(values: list[float]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def engine_part(
-    pool: ProcessPoolExecutor, years: int, noises: list[str], before: list[dict[str, object]]
-) -> list[dict[str, object]]:
-    """Simulate `years` more of every noise model, and add them to the rows of earlier runs."""
-    rows = {(str(row["noise"]), float(row["share_of_the_night_in_reruns"])): row for row in before}
-    for noise in noises:
-        for share in SHARES:
-            old = rows.get((noise, share), {})
-            done = int(old.get("years", 0))
-            jobs = [(noise, share, number) for number in range(done * PLATFORMS, (done + years) * PLATFORMS)]
-            runs = list(pool.map(year, jobs, chunksize=4))
-            total = done + years
-            calls = int(old.get("calls", 0)) + sum(int(run["calls"]) for run in runs)
-            low, high = poisson_interval(calls)
-            row = {"noise": noise, "share_of_the_night_in_reruns": share, "years": total, "calls": calls}
-            row |= {"confirmed_false_alarms_a_year": calls / total, "interval_95": [low / total, high / total]}
-            row["reasons"] = sorted([*old.get("reasons", []), *(str(one) for run in runs for one in run["reasons"])])
-            for name in ("asked", "reruns", "experiments", "inconclusive", "looks"):
-                new = sum(int(run[name]) for run in runs)
-                row[f"{name}_a_year"] = (float(old.get(f"{name}_a_year", 0)) * done + new) / total
-            print(json.dumps(row), flush=True)
-            rows[noise, share] = row
-    return list(rows.values())
-
-
-def delay_part(pool: ProcessPoolExecutor, trials: int) -> list[dict[str, object]]:
-    """Measure the nights until the engine calls each loss."""
-    rows = []
-    for loss in LOSSES:
-        for shared in (False, True):
-            for history in (20, HISTORY):
-                runs = list(pool.map(delay, [(loss, shared, history, trial) for trial in range(trials)], chunksize=10))
-                row = {"loss": loss, "reruns_share_the_night": shared, "nights_of_history": history, "trials": trials}
-                row |= {"median_nights": median(runs), "never_within_40": sum(map(math.isinf, runs)) / trials}
-                row["ninth_decile"] = (
-                    sorted(runs)[int(0.9 * trials)] if not math.isinf(sorted(runs)[int(0.9 * trials)]) else None
-                )
-                print(json.dumps(row), flush=True)
-                rows.append(row)
-    return rows
-
-
 def story(job: tuple[str, str, int]) -> float:
     """One series of a story, by one road."""
     name, road, trial = job
     return tell(name, road, trial, ALLOWED)
 
 
-def stories_part(pool: ProcessPoolExecutor, trials: int) -> list[dict[str, object]]:
+def story_rows(pool: ProcessPoolExecutor, trials: int) -> list[dict[str, Any]]:
     """Judge every story by each of its roads."""
     rows = []
     for name, of in STORIES.items():
@@ -188,75 +124,52 @@ def stories_part(pool: ProcessPoolExecutor, trials: int) -> list[dict[str, objec
     return rows
 
 
-def peers_part(
-    pool: ProcessPoolExecutor, trials: int, noises: list[str], before: list[dict[str, object]]
-) -> dict[str, object]:
-    """Run the engine and its peers on the same series."""
-    years = [*(one for one in before if one["noise"] not in noises), *pool.map(peer_year, noises)]
+def beside_the_peer(
+    pool: ProcessPoolExecutor, trials: int, noises: Sequence[str], before: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Run the engine and its peer on the same series."""
+    years = [*(row for row in before if row["noise"] not in noises), *pool.map(peer_year, noises)]
     runs = list(pool.map(peer_delay, [(loss, trial) for loss in LOSSES for trial in range(trials)], chunksize=2))
-    names = [*PEERS, "plumbline"]
+    names, each = (PEER, "plumbline"), PLATFORMS * METRICS / PEER_SERIES
     delays = {
-        name: {loss: median([float(run[name]) for run in runs if run["loss"] == loss]) for loss in LOSSES}
-        for name in names
+        name: {loss: median([run[name] for run in runs if run["loss"] == loss]) for loss in LOSSES} for name in names
     }
-    alarms_a_year = {
-        name: {str(one["noise"]): int(one[name]) * PLATFORMS * METRICS / PEER_SERIES for one in years} for name in names
-    }
-    better = [name for name in PEERS if dominates(name, delays, alarms_a_year)]
-    return {"series": PEER_SERIES, "trials": trials, "median_delay": delays, "false_alarms_a_year": alarms_a_year,
-            "years": years, "fewer_false_alarms_and_shorter_delay_than_plumbline": better}  # fmt: skip
-
-
-def dominates(name: str, delays: dict[str, dict[str, float | None]], false: dict[str, dict[str, float]]) -> bool:
-    """Whether a peer has fewer false alarms over all noises, and a shorter delay for some loss and none longer."""
-    fewer = sum(false[name].values()) < sum(false["plumbline"].values())
-    pairs = [(delays[name][loss] or math.inf, delays["plumbline"][loss] or math.inf) for loss in LOSSES]
-    return fewer and all(theirs <= ours for theirs, ours in pairs) and any(theirs < ours for theirs, ours in pairs)
+    alarms_a_year = {name: {row["noise"]: row[name] * each for row in years} for name in names}
+    found = {"median_delay": delays, "false_alarms_a_year": alarms_a_year}
+    print(json.dumps(found, indent=1))
+    return {"series": PEER_SERIES, "trials": trials, **found, "years": years}
 
 
 def main() -> None:
     """Simulate, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--years", type=int, default=2)
-    parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--story-trials", type=int, default=24)
     parser.add_argument("--peer-trials", type=int, default=25)
     parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, 2))
-    parser.add_argument("--add", action="store_true", help="add the years to those of the raw file")
     parser.add_argument("--noises", nargs="+", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--parts", nargs="+", default=["stories", "engine", "delay", "peers"])
+    parser.add_argument("--parts", nargs="+", default=["stories", "engine", "peers"])
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     started = time.perf_counter()
-    found: dict[str, object] = json.loads(args.out.read_text()) if args.out.exists() else {}
+    found: dict[str, Any] = json.loads(args.out.read_text()) if args.out.exists() else {}
     found |= {"command": "make simulate", "machine": f"{os.cpu_count()} cores, {machine.machine()}"}
     plain = {name: getattr(ALLOWED, name) for name in ALLOWED.__dataclass_fields__}
     found["allowed"] = {name: value for name, value in plain.items() if isinstance(value, (int, float))}
+
+    def keep(**part: Any) -> None:
+        found.update(part, seconds_of_the_last_run=round(time.perf_counter() - started, 1))
+        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
     with ProcessPoolExecutor(args.processes) as pool:
         if "stories" in args.parts:
-            found["stories"] = stories_part(pool, args.story_trials)
-            keep(args.out, found, started)
-        if "delay" in args.parts:
-            found["delay"] = delay_part(pool, args.trials)
-            keep(args.out, found, started)
+            keep(stories=story_rows(pool, args.story_trials))
         if "peers" in args.parts:
-            old = found.get("peers", {}).get("years", []) if args.add else []
             noises = [noise for noise in args.noises if noise in NOISES]
-            peers = peers_part(pool, args.peer_trials, noises, old)
-            found["peers"] = peers
-            print(json.dumps({name: peers[name] for name in ("median_delay", "false_alarms_a_year")}, indent=1))
-            keep(args.out, found, started)
-        before = found.get("engine", []) if args.add else []
+            keep(peers=beside_the_peer(pool, args.peer_trials, noises, found.get("peers", {}).get("years", [])))
         for noise in args.noises if "engine" in args.parts else ():
-            before = engine_part(pool, args.years, [noise], before)
-            found["engine"] = before
-            keep(args.out, found, started)
-
-
-def keep(out: Path, found: dict[str, object], started: float) -> None:
-    """Write the raw results so far."""
-    found["seconds_of_the_last_run"] = round(time.perf_counter() - started, 1)
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            others = [row for row in found.get("engine", []) if row["noise"] != noise]
+            keep(engine=others + engine_rows(pool, args.years, noise))
 
 
 if __name__ == "__main__":
