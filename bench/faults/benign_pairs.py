@@ -19,17 +19,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from bench.faults.production import all_parts
 from bench.faults.results import FOLDER, read_cells, write_result
 from bench.faults.trainer import Side, Trainer
 from bench.faults.workers import on_cores
-from bench.faults.world import EVALUATION_ROWS, LENGTH, World
+from bench.faults.world import World
 from plumbline.data.datasets.shards import store_bytes
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import Shard
-from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
 RESULT = FOLDER / "benign-pairs.json"
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -57,23 +57,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "re-published-data": {"re-published": True},
     "re-published-and-avx2": {"re-published": True, "environment": {"ATEN_CPU_CAPABILITY": "avx2"}},
 }  # fmt: skip
-
-
-def spec_of(world: World, precision: str) -> Path:
-    """Write the RunSpec of all parts at a precision; the probe stays strict fp32."""
-    plain = read_spec(world.spec("cls", 1))
-    every = {"steps": 10, "precision": precision}
-    spec = RunSpec.model_validate({
-        **plain.to_json(), "workload": f"benign-{precision}", "batch_size": 8,
-        "data": {**plain.data.to_json(), "sequence_length": LENGTH},
-        "probe": {"steps": 6, "portable_steps": 4, "evaluation_rows": EVALUATION_ROWS},
-        "speed": {**every, "checks": True},
-        "learn": {**every, "evaluate_every": 5, "checkpoint_every": 10, "evaluation_rows": EVALUATION_ROWS,
-            "expect": "chance"},
-    })  # fmt: skip
-    path = world.root / "specs" / f"benign-{precision}.json"
-    write_spec(spec, path)
-    return path
 
 
 def _republished(world: World) -> str:
@@ -125,7 +108,7 @@ class _Pairs:
 
     def __init__(self, root: Path, path: Path) -> None:
         self.world, self._path, self.cells = World(root / "world"), path, read_cells(path)
-        self._specs = {precision: spec_of(self.world, precision) for precision in PRECISIONS}
+        self._specs = {precision: all_parts(self.world, precision) for precision in PRECISIONS}
         self._republished, self._lock = _republished(self.world), threading.Lock()
         self._records: dict[str, dict[str, LoadedRecord]] = {}
 

@@ -54,11 +54,6 @@ class Entry:
     """What an entry without an injector changes."""
 
     @property
-    def causes(self) -> frozenset[str]:
-        """Return the expected cause codes, several for combined faults."""
-        return frozenset(filter(None, self.expected.split(" + ")))
-
-    @property
     def is_throughput(self) -> bool:
         """Return whether the entry is judged by the time that a training takes."""
         return self.workload == "speed"
@@ -145,12 +140,8 @@ def function(name: str) -> Injector:
     return result
 
 
-def injector(name: str) -> Callable[[str], None]:
-    """Return the function that applies a fault in the current process."""
-
-    def inject(_record_id: str) -> None:
-        import_module("bench.faults.injectors.patching").follow()
-        for item in name.split(","):
-            function(item)()
-
-    return inject
+def inject(names: str) -> None:
+    """Apply faults in the current process, with commas between their names."""
+    import_module("bench.faults.injectors.patching").follow()
+    for name in names.split(","):
+        function(name)()

@@ -11,32 +11,26 @@ import json
 import os
 import resource
 import sys
-import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 
 def _child(job: dict[str, Any]) -> int:
-    from bench.faults.catalogue import injector
+    from bench.faults.catalogue import inject
     from plumbline.train.__main__ import main
 
-    if job["cores"]:
-        os.sched_setaffinity(0, set(job["cores"]))
     os.environ.update(job["environment"])
     if job["inject"]:
-        injector(job["inject"])(job["record_id"])
+        inject(job["inject"])
     return main(job["arguments"])
 
 
-def _run(job: dict[str, Any]) -> dict[str, Any]:
-    started = time.perf_counter()
-    log = Path(job["log"])
+def _run(job: dict[str, Any]) -> int:
     child = os.fork()
     if child == 0:
         code = 70
         try:
-            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            file = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, 2)
             os.dup2(file, 1)
             code = _child(job)
@@ -46,16 +40,11 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
-    _, status, used = os.wait4(child, 0)
-    return {
-        "code": os.waitstatus_to_exitcode(status),
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": used.ru_utime + used.ru_stime,
-    }
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _say(answer: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(answer) + "\n")
+def _say(answer: object) -> None:
+    sys.stdout.write(f"{answer}\n")
     sys.stdout.flush()
 
 
@@ -71,7 +60,7 @@ def serve(core: int) -> None:
     # The list of some hundred installed packages is read once, not once in each child.
     fingerprint._packages = functools.cache(fingerprint._packages)
     fingerprint._packages()
-    _say({"ready": True})
+    _say("ready")
     for line in sys.stdin:
         _say(_run(json.loads(line)))
 

@@ -14,10 +14,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from bench.faults.benign_pairs import spec_of
 from bench.faults.catalogue import OTHER_ISA
+from bench.faults.production import all_parts
 from bench.faults.trainer import Side, Trainer
 from bench.faults.workers import on_cores
 from bench.faults.world import EVALUATION_ROWS, TRAIN_ROWS, Content, World
@@ -26,7 +25,6 @@ from plumbline.data.datasets.rows import Row
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
-from plumbline.schema.spec import RunSpec, read_spec, write_spec
 
 _FORMATS = (("fp32", "sdpa"), ("bf16", "eager"), ("fp16", "eager"), ("bf16", "sdpa"), ("fp16", "sdpa"))
 _RATES = (0.1, 0.3, 1.0)
@@ -63,24 +61,18 @@ class Honest:
             for row in range(TRAIN_ROWS + EVALUATION_ROWS):
                 content.edit(row, lambda old: _KINDS[kind](old, first))
 
-        spec_of(self.world, "fp32")  # which writes the weights
+        all_parts(self.world, "fp32")  # which writes the weights
         return self.world.altered(kind, "cls", change, [], 1)
 
     def _spec(self, setting: Setting) -> Path:
         precision, attention, rate, kind = setting
-        plain = read_spec(spec_of(self.world, precision)).to_json()
         manifest = read_manifest(self.world.root / "altered" / kind / "labelled")
-        more: dict[str, Any] = {"precision": precision, "attention": attention}
-        spec = RunSpec.model_validate({
-            **plain, "data": {**plain["data"], "manifest_sha256": manifest.digest},
-            "optimizer": {**plain["optimizer"], "learning_rate": rate},
-            "probe": {**plain["probe"], "steps": 3, "portable_steps": 2},
-            "speed": {**plain["speed"], **more, "dropout": _DROPOUT[kind]},
-            "learn": {**plain["learn"], **more, "dropout": 0.1},
-        })  # fmt: skip
-        path = self.world.root / "specs" / f"honest-{'-'.join(map(str, setting))}.json"
-        write_spec(spec, path)
-        return path
+        return self.world.derived(
+            f"honest-{'-'.join(map(str, setting))}", all_parts(self.world, precision),
+            data={"manifest_sha256": manifest.digest}, optimizer={"learning_rate": rate},
+            probe={"steps": 3, "portable_steps": 2}, speed={"attention": attention, "dropout": _DROPOUT[kind]},
+            learn={"attention": attention, "dropout": 0.1},
+        )  # fmt: skip
 
     def train(self, trainer: Trainer, setting: Setting) -> None:
         """Train a setting three times, and judge each pair both ways."""

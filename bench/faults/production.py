@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file, save_file
 
 from plumbline.schema.digest import digest_file
-from plumbline.schema.spec import RunSpec, read_spec, write_spec
+from plumbline.schema.spec import read_spec
 
 if TYPE_CHECKING:
     from bench.faults.world import World
@@ -23,17 +23,14 @@ PRODUCTION: dict[str, tuple[str, dict[str, Any]]] = {
     "compiled": ("cls", {"precision": "bf16", "compile": True}),
 }
 """By name: the task, and the settings of `speed`; `learn` has the same precision and attention."""
-_EVALUATION_ROWS = 28
+_LEARN = {"evaluation_rows": 28, "expect": "chance"}
 _LENGTH = 32
 """Room for one text; two are packed into a row of twice as many tokens."""
 _CLIPPED = 0.1
 """Below the norm of the first gradients, so that clipping acts."""
 _SHARPER = {
-    "self.query.weight": 8.0,
-    "self.key.weight": 8.0,
-    "intermediate.dense.weight": 4.0,
-    "pooler.dense.weight": 4.0,
-}
+    "self.query.weight": 8.0, "self.key.weight": 8.0, "intermediate.dense.weight": 4.0, "pooler.dense.weight": 4.0,
+}  # fmt: skip
 """Factors of weights: powers of two that give scores and activations the size of a trained model's."""
 
 
@@ -53,23 +50,30 @@ def _sharper(world: World, key: str) -> dict[str, str]:
 
 def production_spec(world: World, workload: str, seed: int) -> Path:
     """Write the RunSpec of a workload: all parts, 10 measured steps, and a learning curve of one and a half epochs."""
-    path = world.root / "specs" / f"production-{workload}-{seed}.json"
-    if path.is_file():
-        return path
     task, settings = PRODUCTION[workload]
-    plain = read_spec(world.spec(task, seed)).to_json()
+    base = world.spec(task, seed)
     learn = {key: settings[key] for key in ("precision", "attention") if key in settings}
-    spec = RunSpec.model_validate({
-        **plain, "workload": f"production-{workload}",
-        "model": {**plain["model"], **_sharper(world, plain["model"]["weights_key"])},
-        "optimizer": {**plain["optimizer"], "max_grad_norm": _CLIPPED},
-        "data": {**plain["data"], "sequence_length": (2 if workload == "packed" else 1) * _LENGTH},
-        "probe": {"steps": 5, "portable_steps": 2, "evaluation_rows": _EVALUATION_ROWS},
-        "speed": {"steps": 10, **settings},
-        "learn": {
-            "steps": 48, "evaluate_every": 16, "checkpoint_every": 24, "evaluation_rows": _EVALUATION_ROWS,
-            "expect": "chance", **learn,
-        },
-    })  # fmt: skip
-    write_spec(spec, path)
-    return path
+    return world.derived(
+        f"production-{workload}", base, model=_sharper(world, read_spec(base).model.weights_key),
+        optimizer={"max_grad_norm": _CLIPPED}, data={"sequence_length": (2 if workload == "packed" else 1) * _LENGTH},
+        probe={"steps": 5, "portable_steps": 2}, speed={"steps": 10, **settings},
+        learn={"steps": 48, "evaluate_every": 16, "checkpoint_every": 24, **_LEARN, **learn},
+    )  # fmt: skip
+
+
+def all_parts(world: World, precision: str, task: str = "cls") -> Path:
+    """Write the RunSpec of all parts at a precision; the probe stays strict fp32."""
+    every = {"steps": 10, "precision": precision}
+    return world.derived(
+        f"benign-{precision}" + "-packed" * (task == "mlm"), world.spec(task, 1),
+        probe={"steps": 6, "portable_steps": 4}, speed={**every, "checks": True},
+        learn={**every, "evaluate_every": 5, "checkpoint_every": 10, **_LEARN},
+    )  # fmt: skip
+
+
+def doors_spec(world: World) -> Path:
+    """Write the RunSpec of the faults behind doors: `speed` and `learn` in bf16 on rows of many lengths."""
+    learn = {"steps": 12, "evaluate_every": 6, "checkpoint_every": 12}
+    return world.derived(
+        "doors", all_parts(world, "bf16"), data={"sequence_length": 64}, speed={"steps": 16}, learn=learn
+    )  # fmt: skip

@@ -25,13 +25,8 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def write_result(path: Path, command: str, cells: Iterable[dict[str, Any]], **more: Any) -> None:
-    """Write a result file atomically."""
+    """Write a head, and one line for each cell, atomically."""
     head = {"command": command, "machine": machine(), "commit": commit(), **more}
-    dump_result(path, head, cells)
-
-
-def dump_result(path: Path, head: dict[str, Any], cells: Iterable[dict[str, Any]]) -> None:
-    """Write a head, and one line for each cell."""
     lines = ",\n".join(f"  {json.dumps(cell, ensure_ascii=False)}" for cell in cells)
     text = json.dumps(head, indent=1, ensure_ascii=False)[:-2] + f',\n "cells": [\n{lines}\n ]\n}}\n'
     draft = path.with_name(f"{path.name}.part")

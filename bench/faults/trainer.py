@@ -10,12 +10,11 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from plumbline.environments.launch import run_training
 from plumbline.judge.confirm import after_experiment, next_request
 from plumbline.judge.confirmation import Confirmation, Request
-from plumbline.judge.intervention import Source
 from plumbline.records import LoadedRecord, load_record
 from plumbline.schema.digest import canonical_json, digest_json
 from plumbline.schema.errors import PlumblineError
@@ -54,60 +53,47 @@ class Trainer:
         )  # fmt: skip
         self._answer()
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> None:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
+        if not self._process.stdout.readline():
             raise RuntimeError("the fork server ended")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
 
     def train(self, side: Side, record_id: str, experiment: Path | None = None) -> LoadedRecord | None:
         """Train once; return the record, or `None` if missing."""
-        out = self.folder / f"{record_id}"
+        out = self.folder / record_id
         shutil.rmtree(out, ignore_errors=True)
-        arguments = [
-            str(side.spec),
-            str(out),
-            "--data",
-            side.data,
-            "--cache",
-            str(self.cache),
-            "--platform",
-            side.platform,
-            "--record-id",
-            record_id,
-        ]
-        if experiment:
-            arguments += ["--experiment", str(experiment)]
+        (self._train_apart if side.processes else self._fork)(side, out, experiment)
+        return load_record(out) if (out / RECORD_NAME).is_file() else None
+
+    def _fork(self, side: Side, out: Path, experiment: Path | None) -> None:
+        given = {"--data": side.data, "--cache": self.cache, "--platform": side.platform, "--record-id": out.name}
+        given |= {"--experiment": experiment} if experiment else {}
+        arguments = [str(side.spec), str(out), *(str(word) for pair in given.items() for word in pair)]
         job = {
-            "arguments": arguments, "inject": side.inject, "environment": side.environment, "record_id": record_id,
-            "log": str(self.folder / f"{record_id}.log"), "cores": [],
+            "arguments": arguments, "inject": side.inject, "environment": side.environment,
+            "log": str(self.folder / f"{out.name}.log"),
         }  # fmt: skip
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         self._answer()
-        return load_record(out) if (out / RECORD_NAME).is_file() else None
+
+    def _train_apart(self, side: Side, out: Path, experiment: Path | None) -> None:
+        """Train like the product, in new interpreters, without injections."""
+        run_training(
+            side.spec, out, data=side.data, cache=self.cache, platform=side.platform, record_id=out.name,
+            environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300,
+            num_processes=side.processes, experiment=experiment,
+        )  # fmt: skip
 
     def train_completed(self, side: Side, record_id: str) -> LoadedRecord:
         """Train once; raise `RuntimeError` with the end of the log if the training did not complete."""
         record = self.train(side, record_id)
         if record is None or record.record.exit.status != "completed":
-            log = (self.folder / f"{record_id}.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"{record_id} did not complete:\n{log}")
+            log = self.folder / f"{record_id}.log"
+            end = log.read_text(errors="replace")[-2000:] if log.is_file() else ""
+            raise RuntimeError(f"{record_id} did not complete:\n{end}")
         return record
-
-    def train_apart(self, side: Side, record_id: str, experiment: Path | None = None) -> LoadedRecord | None:
-        """Train like the product, in new interpreters, without injections."""
-        out = self.folder / record_id
-        shutil.rmtree(out, ignore_errors=True)
-        run_training(
-            side.spec, out, data=side.data, cache=self.cache, platform=side.platform, record_id=record_id,
-            environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300,
-            num_processes=side.processes, experiment=experiment,
-        )  # fmt: skip
-        return load_record(out) if (out / RECORD_NAME).is_file() else None
 
     def close(self) -> None:
         """End the server."""
@@ -144,23 +130,19 @@ class Laboratory:
         return state
 
     def _run(self, request: Request) -> LoadedRecord | None:
-        side = self._sides[request.runs_on]
-        content = request.experiment.to_json() | {"experiment_id": "x"}
-        key = digest_json([str(side.spec), content])
-        if request.runs_on == "reference":
-            with self._lock:
-                known = self._captures.get(key)
-            if known is None:
-                known = self._train(request, side, f"kept-{key[:24]}")
+        side, experiment = self._sides[request.runs_on], request.experiment
+        key = digest_json([str(side.spec), experiment.to_json() | {"experiment_id": "x"}])
+        with self._lock:
+            known = self._captures.get(key) if request.runs_on == "reference" else None
+        if known is None:
+            name = f"kept-{key[:24]}" if request.runs_on == "reference" else experiment.experiment_id
+            known = self._train(request, side, name)
+            if request.runs_on == "reference":
                 with self._lock:
                     self._captures[key] = known
-            if known is not None:
-                self._folders[known.record.record_id] = known.folder
-            return known
-        result = self._train(request, side, request.experiment.experiment_id)
-        if result is not None:
-            self._folders[result.record.record_id] = result.folder
-        return result
+        if known is not None:
+            self._folders[known.record.record_id] = known.folder
+        return known
 
     def _train(self, request: Request, side: Side, record_id: str) -> LoadedRecord | None:
         bundle = self._trainer.folder / f"bundle-{record_id}"
@@ -168,14 +150,10 @@ class Laboratory:
         bundle.mkdir(parents=True)
         (bundle / EXPERIMENT_NAME).write_bytes(canonical_json(request.experiment.to_json()))
         for source in request.sources:
-            self._put(source, bundle)
+            shutil.copyfile(self._folders[source.record_id] / source.part, bundle / source.key)
         try:
-            train = self._trainer.train_apart if side.processes else self._trainer.train
-            return train(side, record_id, bundle)
+            return self._trainer.train(side, record_id, bundle)
         except PlumblineError:
             return None
         finally:
             shutil.rmtree(bundle, ignore_errors=True)
-
-    def _put(self, source: Source, bundle: Path) -> None:
-        shutil.copyfile(self._folders[source.record_id] / source.part, bundle / source.key)

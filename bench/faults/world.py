@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.faults.production import PRODUCTION, production_spec
+from bench.faults.production import PRODUCTION, doors_spec, production_spec
 from plumbline.data.datasets.grammar import reviews
 from plumbline.data.datasets.rows import Row
 from plumbline.data.datasets.shards import store_bytes, write_shards
 from plumbline.data.datasets.tokenizer import train_tokenizer
-from plumbline.schema.digest import canonical_json, digest_file
+from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import Manifest
-from plumbline.schema.spec import RunSpec, write_spec
+from plumbline.schema.spec import RunSpec, read_spec, write_spec
 from plumbline.train.weights import make_weights
 
 TRAIN_ROWS, EVALUATION_ROWS, ROWS_PER_SHARD = 256, 28, 64
@@ -85,14 +85,9 @@ class World:
         if content.reversed_shards:
             train.reverse()
         manifest = Manifest(
-            name=name,
-            task="sequence-classification" if labelled else "masked-lm",
-            num_labels=2 if labelled else None,
-            tokenizer=tokenizer,
-            vocab_size=self.vocab_size,
-            train=tuple(train),
-            evaluation=tuple(evaluation),
-        )
+            name=name, task="sequence-classification" if labelled else "masked-lm", num_labels=2 if labelled else None,
+            tokenizer=tokenizer, vocab_size=self.vocab_size, train=tuple(train), evaluation=tuple(evaluation),
+        )  # fmt: skip
         (base / "manifest.json").write_bytes(canonical_json(manifest.to_json()))
         return manifest
 
@@ -115,9 +110,7 @@ class World:
         if workload in PRODUCTION:
             return production_spec(self, workload, seed)
         if workload == "doors":
-            from bench.faults.doors import spec_of
-
-            return spec_of(self)
+            return doors_spec(self)
         path = self.root / "specs" / f"{workload}-{seed}.json"
         if path.is_file():
             return path
@@ -133,7 +126,6 @@ class World:
         kept = self.root / "data" / "weights" / f"{sha256}.safetensors"
         kept.parent.mkdir(parents=True, exist_ok=True)
         draft.replace(kept)
-        assert digest_file(kept) == sha256
         weights = {"weights_key": f"weights/{sha256}.safetensors", "weights_sha256": sha256}
         spec = RunSpec(
             workload=f"fault-{workload}",
@@ -143,13 +135,22 @@ class World:
             seed=seed,
             batch_size=2 * BATCH if wide else BATCH,
             optimizer={
-                "max_grad_norm": 0.1 if workload == "clip" else 0.5,
-                "accumulation_steps": 1 if wide else 2,
+                "max_grad_norm": 0.1 if workload == "clip" else 0.5, "accumulation_steps": 1 if wide else 2,
                 "weight_decay": 0.05,
             },
             probe=None if wide else PROBE,
             speed={"steps": 150, "precision": "fp32"} if wide else None,
             learn=LEARN if workload == "learn" else None,
-        )
+        )  # fmt: skip
         write_spec(spec, path)
+        return path
+
+    def derived(self, name: str, base: Path, **changes: Any) -> Path:
+        """Write the RunSpec `base` as the workload `name`, with changed keys of its own and of its parts."""
+        plain = read_spec(base).to_json()
+        path = self.root / "specs" / f"{name}-{plain['seed']}.json"
+        if not path.is_file():
+            for key, value in changes.items():
+                plain[key] = (plain.get(key) or {}) | value if isinstance(value, dict) else value
+            write_spec(RunSpec.model_validate({**plain, "workload": name}), path)
         return path

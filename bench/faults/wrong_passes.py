@@ -15,16 +15,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from bench.faults.benign_pairs import HARMLESS, PARTS, PRECISIONS, spec_of
+from bench.faults.benign_pairs import HARMLESS, PARTS, PRECISIONS
 from bench.faults.catalogue import OTHER_ISA
+from bench.faults.production import all_parts
 from bench.faults.results import FOLDER, read_cells, write_result
 from bench.faults.trainer import Side, Trainer
 from bench.faults.workers import on_cores
-from bench.faults.world import World
+from bench.faults.world import LENGTH, World
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
-from plumbline.schema.spec import read_spec, write_spec
 
 RESULT = FOLDER / "wrong-passes.json"
 
@@ -69,23 +69,15 @@ PLACES: dict[str, dict[str, str]] = {
 
 def _spec(world: World, setting: str) -> Path:
     """Write the spec of a setting: a probe whose windows have late steps as by default, `speed`, and a curve."""
-    precision = setting if setting in PRECISIONS else "bf16"
-    plain = read_spec(spec_of(world, precision))
+    precision, keys = setting if setting in PRECISIONS else "bf16", _SPEED.get(setting, {})
+    changes: dict[str, Any] = {"probe": {"steps": 8, "portable_steps": 4}, "speed": keys}
+    if keys:
+        changes["learn"] = None
     if setting == "packed":
-        texts = read_spec(world.spec("mlm", 1))
         # Room for two texts in a row: without it nothing is packed, and no fault of packing acts.
-        data = texts.data.replace(sequence_length=2 * texts.data.sequence_length)
-        plain = plain.replace(task=texts.task, model=texts.model, data=data)
-    keys = _SPEED.get(setting)
-    assert plain.probe is not None
-    assert plain.speed is not None
-    spec = plain.replace(
-        workload=f"attempts-{setting}", probe=plain.probe.replace(steps=8, portable_steps=4),
-        speed=plain.speed.replace(**keys or {}), learn=None if keys else plain.learn,
-    )  # fmt: skip
-    path = world.root / "specs" / f"attempts-{setting}.json"
-    write_spec(spec, path)
-    return path
+        changes["data"] = {"sequence_length": 2 * LENGTH}
+    base = all_parts(world, precision, "mlm" if setting == "packed" else "cls")
+    return world.derived(f"attempts-{setting}", base, **changes)
 
 
 def _judged(reference: LoadedRecord, candidate: LoadedRecord | None) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Faults that once passed or were named wrongly, by real trainings: the doors of `bench/faults/doors.py`.
+"""Faults that once passed or were named wrongly, by real trainings: those behind five doors.
+
+Door 1: two records of one GPU were not compared bit by bit. Door 2: late faults of `speed` on a machine that rounds
+otherwise, which still pass. Door 3: native kernels that compute wrongly were `precision`. Door 4: checks that were
+lost. Door 5: a record that contradicts itself, on every platform alike.
 
 Each fault is trained once, with kernels of another instruction set. Beside an honest training with the same kernels it
 is on an equal machine; beside one with the machine's own kernels it is behind a different instruction set.
@@ -14,17 +18,35 @@ import pytest
 
 from bench.faults.bench import two_cores
 from bench.faults.catalogue import OTHER_ISA, Entry
-from bench.faults.doors import on_one_gpu, spec_of
 from bench.faults.injectors.doors import KERNELS, LATE, LONG, LOST, STATED
+from bench.faults.production import doors_spec
 from bench.faults.trainer import Laboratory, Side, Trainer
 from bench.faults.world import World
 from plumbline.judge import compare
 from plumbline.judge.confirm import begin
 from plumbline.records import LoadedRecord
 from plumbline.report.sentences import sentence_of
+from plumbline.schema.fingerprint import Gpu
 from plumbline.schema.verdict import Judgement
 
 pytestmark = pytest.mark.long
+
+_GPU = Gpu(
+    name="NVIDIA H100 80GB HBM3", uuid="GPU-1", pci="0", compute_capability="9.0", memory_bytes=85 * 10**9, num_sms=132
+)
+
+
+def on_one_gpu(loaded: LoadedRecord) -> LoadedRecord:
+    """Return a record of a CPU as one that names a GPU, with the generator that a GPU has."""
+    record = loaded.record
+    assert record.evidence.probe is not None
+    probe = record.evidence.probe
+    generators = {**probe.generators, "cuda:0": tuple((step, "0" * 16) for step in range(probe.num_steps))}
+    changed = record.replace(
+        fingerprint=record.fingerprint.replace(gpus=(_GPU,)),
+        evidence=record.evidence.replace(probe=probe.replace(generators=generators)),
+    )
+    return LoadedRecord(changed, loaded.folder, loaded.arrays)
 
 
 class Doors:
@@ -32,7 +54,7 @@ class Doors:
 
     def __init__(self, root: Path, trainer: Trainer) -> None:
         world = World(root / "world")
-        self._spec, self._data, self.trainer = spec_of(world), world.data, trainer
+        self._spec, self._data, self.trainer = doors_spec(world), world.data, trainer
         self.equal, self.other = self._train("equal", OTHER_ISA), self._train("other", {})
         self._faults: dict[str, LoadedRecord] = {}
 

@@ -1,6 +1,6 @@
 """Puts one fault of the catalogue into a training process, from outside: this folder on PYTHONPATH, and a variable.
 
-    PLUMBLINE_FAULT=model.bf16_products PYTHONPATH=bench/faults/site:. plumbline train SPEC --out DIR --data URL
+    PLUMBLINE_FAULT=operators.gelu_in_bf16 PYTHONPATH=bench/faults/site:. plumbline train SPEC --out DIR --data URL
 
 The product knows nothing of it; only a process that imports the trainer is touched.
 """
@@ -24,9 +24,9 @@ class _Injection:
 
         def exec_module(module):
             execute(module)
-            from bench.faults.catalogue import injector
+            from bench.faults.catalogue import inject
 
-            injector(os.environ["PLUMBLINE_FAULT"])("")
+            inject(os.environ["PLUMBLINE_FAULT"])
 
         spec.loader.exec_module = exec_module
         return spec
