@@ -23,9 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.upgrade.build import base_packages, build_case
-from bench.upgrade.cases import CASES, Case
+from bench.upgrade.cases import CASES, HELD_OUT, Case
 from bench.upgrade.effects import FLAKY_COUNT
-from bench.upgrade.held_out import HELD_OUT
 from plumbline.data.datasets import grammar
 from plumbline.environments.changes import PackageChange
 from plumbline.environments.installed import Installed, installed_packages
@@ -113,49 +112,46 @@ class Bench:
             _source(source)
         (work / "suite.toml").write_text(SUITE.format(source=source), encoding="utf-8")
         self.suite = read_suite(work / "suite.toml")
-        index = work / "index"
         # Wheels are written anew: a store that was filled before would hide a changed effect.
-        shutil.rmtree(index, ignore_errors=True)
-        shutil.rmtree(work / "store", ignore_errors=True)
-        shutil.rmtree(work / "environments", ignore_errors=True)
-        self.index = index
-        base = base_packages(index)
-        self.store = self._store(index)
-        problems = self.store.add(base)
+        for name in ("index", "store", "environments"):
+            shutil.rmtree(work / name, ignore_errors=True)
+        base, store = base_packages(work / "index"), self._store("", work / "index")
+        problems = store.add(base)
         if problems:
             sys.exit(f"the base cannot be installed: {problems[0].message}")
-        self.current = {**_trainer_packages(), **{pin.name: self.store.read(pin) for pin in base}}
+        self.current = {**_trainer_packages(), **{pin.name: store.read(pin) for pin in base}}
         self.changed = cast("PackageStore", _CurrentStore())
         self.environments = Environments(work / "environments", self.changed, self.current)
         self.trials = LocalTrials(self.suite, "reviews", work, self.environments, self.changed, say=_say)
 
-    def _store(self, index: Path) -> PackageStore:
+    def _store(self, name: str, index: Path) -> PackageStore:
         installer = Installer("pip", ("--no-index", f"--find-links={index}"))
-        return PackageStore(self.work / "store", installer, allows_unhashed=True)
+        return PackageStore(self.work / "store" / name, installer, allows_unhashed=True)
 
     def _changes(self, case: Case) -> tuple[PackageChange, ...]:
         """Write the case's wheels, and take changed packages from them."""
         index = self.work / "indexes" / case.name
         shutil.rmtree(index, ignore_errors=True)
-        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
         os.environ.pop("PIP_CACHE_DIR", None)
         os.environ[FLAKY_COUNT] = str(self.work / "flaky-count")
         Path(os.environ[FLAKY_COUNT]).unlink(missing_ok=True)
         changes = build_case(case, self.current, index)
-        installer = Installer("pip", ("--no-index", f"--find-links={index}"))
-        self.changed.store = PackageStore(self.work / "store" / case.name, installer, allows_unhashed=True)
+        self.changed.store = self._store(case.name, index)
         return changes
+
+    def _prune(self, case: Case, keep: int) -> None:
+        self.environments.prune(keep)
+        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
 
     def dry(self, case: Case) -> bool:
         """Build the case's environment without a training; return whether that ends as it has to."""
         changes = self._changes(case)
         built = self.trials.run(Trial(name="dry", part="environment", changes=changes))
         failed = {failure.package for failure in built.failures}
-        guilty = {name for one in case.culprits for name in one}
+        guilty = {name for names in case.culprits for name in names}
         is_built = failed == guilty if case.verdict == "invalid" else built.outcome == "same"
         is_right = is_built and len(changes) == case.num_changes
-        self.environments.prune(0)
-        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
+        self._prune(case, 0)
         why = "; ".join(failure.message for failure in built.failures)
         _say(f"{case.name}: {'starts' if is_right else 'CANNOT START'}: {len(changes)} changes, {built.outcome} {why}")
         return is_right
@@ -169,8 +165,7 @@ class Bench:
             answer = UpgradeGate(self.trials, self.suite.gates, parts, say=_say).judge(changes)
         except PlumblineError as error:
             answer = UpgradeAnswer(verdict="inconclusive", notes=(str(error),))
-        self.environments.prune(2)
-        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
+        self._prune(case, 2)
         named = [sorted(change.package for change in culprit.changes) for culprit in answer.culprits]
         guilty = {name for one in case.culprits for name in one} | case.allowed
         innocent = {name for names in named for name in names} - guilty
@@ -187,8 +182,7 @@ class Bench:
 
 
 def _cpu_seconds() -> float:
-    found = os.times()
-    return found.user + found.system + found.children_user + found.children_system
+    return sum(os.times()[:4])
 
 
 def _say(line: str) -> None:

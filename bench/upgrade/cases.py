@@ -20,7 +20,7 @@ class Case:
     """Packages that may be named besides: they have an effect of their own, which another one hides."""
     verdict: str = "drift"
     kind: str = "changed"
-    """`changed`, or the name of a way to build the case in `upgrade.py`."""
+    """`changed`, or the name of a way to build the case in `build.py`."""
     speed: bool = False
 
 
@@ -59,3 +59,15 @@ CASES: tuple[Case, ...] = (
     _alone("one-of-100", "operator", "tqdm", 100),
     Case("benign-20", 20, verdict="pass"),
 )  # fmt: skip
+HELD_OUT: tuple[Case, ...] = (
+    _alone("clipping", "gradient", "regex", 7),
+    _alone("norm-of-12", "norm", "filelock", 12),
+    _alone("dropout-of-16", "dropout", "typing-extensions", 16),
+    _alone("tokenizer-of-9", "tokenizer", "packaging", 9),
+    _alone("import-of-13", "import", "regex", 13),
+    Case("three-independent", 9, {"regex": "operator", "filelock": "norm", "packaging": "dropout"},
+         frozenset({frozenset({"regex"}), frozenset({"filelock"}), frozenset({"packaging"})})),
+    Case("benign-11", 11, verdict="pass"),
+    Case("conflict-of-4", 4, {}, frozenset({frozenset({"filelock"})}), verdict="invalid", kind="conflict"),
+)  # fmt: skip
+"""Cases written before any of the benchmark was run, and run once."""

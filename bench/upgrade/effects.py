@@ -33,18 +33,13 @@ def hook(body: str, trigger: str = "plumbline.train.probe") -> str:
     return _HOOK.format(trigger=trigger, body=lines)
 
 
-def gated(body: str, other: str, version: str) -> str:
-    """Return `body` behind the condition that another package has this version: they act only together."""
+def gated(body: str, package: str, comparison: str, version: str) -> str:
+    """Return `body` behind a condition on the version of another package: `==` or `!=` this one."""
     lines = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    return f"from importlib.metadata import version\nif version({other!r}) == {version!r}:\n{lines}\n"
+    return f"from importlib.metadata import version\nif version({package!r}) {comparison} {version!r}:\n{lines}\n"
 
 
-def boom(message: str) -> str:
-    """Return code that fails when it is imported."""
-    return f"raise ImportError({message!r})\n"
-
-
-_GELU = """
+GELU = """
 import torch
 gelu = torch.nn.functional.gelu
 torch.nn.functional.gelu = lambda x, approximate="none": gelu(x, approximate="tanh")
@@ -135,10 +130,9 @@ def slow(self, *arguments, **keys):
     return forward(self, *arguments, **keys)
 torch.nn.Module.__call__ = slow
 """
-_NOTHING = "pass"
 
 EFFECTS: dict[str, str] = {
-    "operator": hook(_GELU),
+    "operator": hook(GELU),
     "precision": hook(_BF16_LINEAR),
     "dropout": hook(_DROPOUT),
     "evaluation": hook(_EVALUATION),
@@ -150,6 +144,5 @@ EFFECTS: dict[str, str] = {
     "norm": hook(_NORM),
     "flaky": hook(_FLAKY),
     "slow": hook(_SLOW, "plumbline.train.speed"),
-    "import": boom("cannot import name 'gone' from 'torch'"),
-    "nothing": hook(_NOTHING),
+    "import": """raise ImportError("cannot import name 'gone' from 'torch'")\n""",
 }

@@ -7,7 +7,6 @@ import hashlib
 import re
 import tarfile
 import zipfile
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -17,14 +16,6 @@ from plumbline.environments.locks import Pin
 _MOST_BYTES = 3 << 20
 _MARK = ".post901"
 _VERSION_LINE = re.compile(rb"^Version: [^\r\n]*", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A package in the index of a case."""
-
-    pin: Pin
-    file: Path
 
 
 def small_packages(installed: dict[str, Installed], wanted: tuple[str, ...] = ()) -> list[str]:
@@ -47,8 +38,7 @@ def small_packages(installed: dict[str, Installed], wanted: tuple[str, ...] = ()
     return [name for name in wanted if name in found] + [name for name in found if name not in wanted]
 
 
-def repack(one: Installed, index: Path, *, version: str = "", appended: dict[str, str] | None = None,
-           prepended: dict[str, str] | None = None) -> Release:  # fmt: skip
+def repack(one: Installed, index: Path, *, version: str = "", appended: dict[str, str] | None = None) -> Pin:
     """Write the wheel of an installed package under a later version, with code added to some of its files."""
     version = version or one.version.partition("+")[0] + _MARK
     old = next(file.partition("/")[0] for file in one.files if ".dist-info/" in file)
@@ -56,37 +46,33 @@ def repack(one: Installed, index: Path, *, version: str = "", appended: dict[str
     contents: dict[str, bytes] = {}
     for file in one.files:
         path = one.root / file
-        if (
-            "__pycache__" in file
-            or not path.is_file()
-            or file.endswith((".dist-info/RECORD", "/INSTALLER", "/REQUESTED"))
-        ):
+        is_written = file.endswith((".dist-info/RECORD", "/INSTALLER", "/REQUESTED"))
+        if "__pycache__" in file or not path.is_file() or is_written:
             continue
         data = path.read_bytes()
         if file == f"{old}/METADATA":
             data = _VERSION_LINE.sub(f"Version: {version}".encode(), data, count=1)
-        data = (prepended or {}).get(file, "").encode() + data + (appended or {}).get(file, "").encode()
+        data += (appended or {}).get(file, "").encode()
         contents[file.replace(f"{old}/", f"{stem}-{version}.dist-info/", 1)] = data
     return _write(index, stem, version, contents)
 
 
-def new_wheel(index: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Release:
+def new_wheel(index: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Pin:
     """Write the wheel of a package that exists nowhere else."""
     stem = name.replace("-", "_")
-    lines = [
-        "Metadata-Version: 2.1",
-        f"Name: {name}",
-        f"Version: {version}",
-        *(f"Requires-Dist: {one}" for one in requires),
-    ]
     about = f"{stem}-{version}.dist-info"
     contents = {file: text.encode() for file, text in files.items()}
-    contents[f"{about}/METADATA"] = ("\n".join(lines) + "\n\n").encode()
+    required = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    contents[f"{about}/METADATA"] = f"{_metadata(name, version)}{required}\n".encode()
     contents[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     return _write(index, stem, version, contents)
 
 
-def _write(index: Path, stem: str, version: str, contents: dict[str, bytes]) -> Release:
+def _metadata(name: str, version: str) -> str:
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+
+def _write(index: Path, stem: str, version: str, contents: dict[str, bytes]) -> Pin:
     about = f"{stem}-{version}.dist-info"
     # The tag says pure Python, so that any interpreter of this machine takes it; the files are of this interpreter.
     file = index / f"{stem}-{version}-py3-none-any.whl"
@@ -98,23 +84,15 @@ def _write(index: Path, stem: str, version: str, contents: dict[str, bytes]) -> 
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
             rows.append(f"{name},sha256={digest},{len(data)}")
         archive.writestr(f"{about}/RECORD", "\n".join([*rows, f"{about}/RECORD,,", ""]))
-    return Release(Pin(name=stem.replace("_", "-").replace(".", "-"), version=version), file)
+    return Pin(name=stem.replace("_", "-").replace(".", "-"), version=version)
 
 
-def broken_sdist(index: Path, name: str, version: str) -> Release:
+def broken_sdist(index: Path, name: str, version: str) -> Pin:
     """Write a source archive whose build fails."""
-    stem = name.replace("-", "_")
-    files = {
-        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
-        "backend.py": "def build_wheel(*_, **__):\n    raise RuntimeError('needs a compiler')\n",
-        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-    }
-    path = index / f"{stem}-{version}.tar.gz"
-    _archive(path, f"{stem}-{version}", files)
-    return Release(Pin(name=name, version=version), path)
+    return _sdist(index, name, version, "def build_wheel(*_, **__):\n    raise RuntimeError('needs a compiler')\n")
 
 
-def poisonable_sdist(index: Path, name: str, version: str, code: str) -> Release:
+def poisonable_sdist(index: Path, name: str, version: str, code: str) -> Pin:
     """Write a source archive that builds a harmless wheel, and one with `code` beside another torch."""
     stem = name.replace("-", "_")
     backend = f"""
@@ -133,20 +111,20 @@ def build_wheel(folder, *_, **__):
         archive.writestr(about + "/RECORD", "".join(row + ",,\\n" for row in rows))
     return name
 """
+    return _sdist(index, name, version, backend)
+
+
+def _sdist(index: Path, name: str, version: str, backend: str) -> Pin:
     files = {
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
         "backend.py": backend,
-        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "PKG-INFO": _metadata(name, version),
     }
-    path = index / f"{stem}-{version}.tar.gz"
-    _archive(path, f"{stem}-{version}", files)
-    return Release(Pin(name=name, version=version), path)
-
-
-def _archive(path: Path, folder: str, files: dict[str, str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz") as archive:
+    folder = f"{name.replace('-', '_')}-{version}"
+    index.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(index / f"{folder}.tar.gz", "w:gz") as archive:
         for file, text in files.items():
             entry = tarfile.TarInfo(f"{folder}/{file}")
             entry.size = len(text.encode())
             archive.addfile(entry, BytesIO(text.encode()))
+    return Pin(name=name, version=version)
