@@ -1,4 +1,4 @@
-"""The contenders: each moves all the dataset's shards once, with or without SHA-256, to nowhere or to disk.
+"""The contenders: each moves all the dataset's shards once, with SHA-256, to nowhere or to files in memory.
 
 Each imports what it needs when it is made, so that a cold start counts its own imports and nobody else's.
 """
@@ -13,9 +13,9 @@ import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from plumbline.data.stores import Store
@@ -28,28 +28,27 @@ ENVIRONMENT = {
     "AZURE_STORAGE_KEY": KEY, "AWS_EC2_METADATA_DISABLED": "true",
 }  # fmt: skip
 BUFFER = 1 << 20
+MEMORY = "/dev/shm"
 Run = Callable[[], int]
 
 
 class Clients:
-    """Contenders by name: `WHO-WHAT-CONNECTIONS`, as in `plumbline-s3-4`."""
+    """Contenders by name: `WHO-STORE-CONNECTIONS`, as in `plumbline-s3-4`; `shm` writes to files in memory."""
 
     def __init__(self, url: str, folder: Path) -> None:
         os.environ.update(ENVIRONMENT | {"AWS_ENDPOINT_URL": url, "PLUMBLINE_AZURE_ENDPOINT": url + "/{account}"})
         self.url = url
-        self.folder = folder
         shards = sorted((folder / "train").iterdir())
         self.keys = [f"{NAME}/train/{path.name}" for path in shards]
         self._stores: dict[str, Store] = {}
         self.size = sum(path.stat().st_size for path in shards)
 
-    def make(self, name: str, *, verify: bool = True) -> Run:
+    def make(self, name: str) -> Run:
         """Return the client of this name."""
-        who, _, rest = name.partition("-")
-        what, _, count = rest.rpartition("-")
-        item: Callable[[str], int] = getattr(self, f"_{who}")(what, verify) if who != "stager" else self._whole
+        who, what, *_, count = name.split("-")
         if who in ("stager", "s5cmd"):
-            return lambda: getattr(self, f"_run_{who}")(what, int(count), verify)
+            return partial(getattr(self, f"_run_{who}"), what, int(count))
+        item: Callable[[str], int] = getattr(self, f"_{who}")(what)
 
         def run() -> int:
             with ThreadPoolExecutor(int(count)) as pool:
@@ -57,31 +56,23 @@ class Clients:
 
         return run
 
-    def _whole(self, _: str) -> int:
-        return 0
-
-    def _s5cmd(self, _what: str, _verify: bool) -> Callable[[str], int]:
-        return self._whole
-
-    def _plumbline(self, what: str, verify: bool) -> Callable[[str], int]:
-        store = self._store(what)
-
-        def one(key: str) -> int:
-            with store.open(key) as reader:
-                return drain(reader.readinto, verify)
-
-        return one
-
     def _store(self, scheme: str) -> Store:
         if scheme not in self._stores:
             from plumbline.data.stores import open_store
 
-            url = {"s3": "s3://bucket", "az": f"az://{ACCOUNT}/bucket"}[scheme]
-            store: Any = open_store(url)
-            self._stores[scheme] = store
+            self._stores[scheme] = open_store({"s3": "s3://bucket", "az": f"az://{ACCOUNT}/bucket"}[scheme])
         return self._stores[scheme]
 
-    def _obstore(self, what: str, verify: bool) -> Callable[[str], int]:
+    def _plumbline(self, what: str) -> Callable[[str], int]:
+        store = self._store(what)
+
+        def item(key: str) -> int:
+            with store.open(key) as reader:
+                return drain(reader.readinto)
+
+        return item
+
+    def _obstore(self, what: str) -> Callable[[str], int]:
         import obstore
         from obstore.store import AzureStore, S3Store
 
@@ -92,90 +83,38 @@ class Clients:
                 client_options=options, virtual_hosted_style_request=False,
             )  # fmt: skip
         else:
+            endpoint = f"{self.url}/{ACCOUNT}"
             store = AzureStore(
-                "bucket",
-                account_name=ACCOUNT,
-                account_key=KEY,
-                endpoint=f"{self.url}/{ACCOUNT}",
-                client_options=options,
+                "bucket", account_name=ACCOUNT, account_key=KEY, endpoint=endpoint, client_options=options
             )
 
-        def one(key: str) -> int:
+        def item(key: str) -> int:
             hasher, total = hashlib.sha256(), 0
             for chunk in obstore.get(store, key).stream(min_chunk_size=BUFFER):
-                if verify:
-                    hasher.update(chunk)
+                hasher.update(chunk)
                 total += len(chunk)
             return total
 
-        return one
+        return item
 
-    def _boto3(self, what: str, verify: bool) -> Callable[[str], int]:
-        """Use `download_file`, then hash the file; `what` is its destination."""
+    def _boto3(self, _what: str) -> Callable[[str], int]:
+        """Use `download_file`, then hash the file."""
         import boto3
 
         client = boto3.client("s3")
 
-        def one(key: str) -> int:
-            with tempfile.NamedTemporaryFile(dir=target(what)) as file:
+        def item(key: str) -> int:
+            with tempfile.NamedTemporaryFile(dir=MEMORY) as file:
                 client.download_file("bucket", key, file.name)
-                return drain_file(Path(file.name), verify)
+                return drain_file(Path(file.name))
 
-        return one
+        return item
 
-    def _azuresdk(self, _what: str, verify: bool) -> Callable[[str], int]:
-        """Use the SDK's `download_blob().readinto()`."""
-        from azure.storage.blob import ContainerClient
-
-        client = ContainerClient(
-            f"{self.url}/{ACCOUNT}", "bucket", credential={"account_name": ACCOUNT, "account_key": KEY}
-        )
-
-        class Sink:
-            def __init__(self) -> None:
-                self.hasher, self.total = hashlib.sha256(), 0
-
-            def write(self, data: bytes) -> int:
-                if verify:
-                    self.hasher.update(data)
-                self.total += len(data)
-                return len(data)
-
-        def one(key: str) -> int:
-            sink = Sink()
-            client.download_blob(key, raw_request_hook=plain_range).readinto(sink)  # type: ignore[arg-type]
-            return sink.total
-
-        return one
-
-    def _http(self, _what: str, verify: bool) -> Callable[[str], int]:
-        import http.client
-
-        address = urlsplit(self.url)
-
-        def one(key: str) -> int:
-            connection = http.client.HTTPConnection(str(address.hostname), address.port)
-            connection.request("GET", f"/bucket/{key}")
-            total = drain(connection.getresponse().readinto, verify)
-            connection.close()
-            return total
-
-        return one
-
-    def _copy(self, what: str, verify: bool) -> Callable[[str], int]:
-        def one(key: str) -> int:
-            with tempfile.NamedTemporaryFile(dir=target(what)) as file:
-                shutil.copyfile(self.folder.parent / key, file.name)
-                return drain_file(Path(file.name), verify)
-
-        return one
-
-    def _run_stager(self, what: str, connections: int, _verify: bool) -> int:
+    def _run_stager(self, scheme: str, connections: int) -> int:
         from plumbline.data.staging import Cache, Stager
 
-        scheme, _, where = what.partition("-")
         with (
-            tempfile.TemporaryDirectory(dir=target(where)) as folder,
+            tempfile.TemporaryDirectory(dir=MEMORY) as folder,
             Stager(self._store(scheme), NAME, Cache(Path(folder)), connections=connections, window=8) as stager,
         ):
             stager.start(stager.manifest.train)
@@ -183,45 +122,30 @@ class Clients:
                 stager.wait(file)
             return stager.bytes_moved
 
-    def _run_s5cmd(self, what: str, count: int, verify: bool) -> int:
-        binary = shutil.which("s5cmd") or str(Path(".venv/peers/s5cmd/bin/s5cmd"))
-        with tempfile.TemporaryDirectory(dir=target(what)) as folder:
+    def _run_s5cmd(self, _what: str, count: int) -> int:
+        binary = shutil.which("s5cmd") or ".venv/peers/s5cmd/bin/s5cmd"
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             lines = "".join(f"cp s3://bucket/{key} {folder}/{number}\n" for number, key in enumerate(self.keys))
             command = [binary, "--endpoint-url", self.url, "--numworkers", str(count), "run"]
             subprocess.run(command, input=lines, text=True, check=True, stdout=subprocess.DEVNULL)
-            return sum(drain_file(Path(folder) / str(number), verify) for number in range(len(self.keys)))
-
-
-def plain_range(request: Any) -> None:
-    """Blob storage reads `x-ms-range`, a plain HTTP server only `Range`."""
-    headers = request.http_request.headers
-    if "x-ms-range" in headers:
-        headers["Range"] = headers["x-ms-range"]
-
-
-def target(where: str) -> str:
-    """Return the folder for files: `shm` in memory, else on disk."""
-    return "/dev/shm" if where == "shm" else tempfile.gettempdir()
+            return sum(drain_file(Path(folder) / str(number)) for number in range(len(self.keys)))
 
 
 _own = threading.local()
 
 
-def drain(readinto: Callable[[memoryview], int], verify: bool) -> int:
-    """Read to the end into one buffer per thread; return the bytes read."""
+def drain(readinto: Callable[[memoryview], int]) -> int:
+    """Hash all bytes by one buffer per thread; return their number."""
     if not hasattr(_own, "buffer"):
         _own.buffer = memoryview(bytearray(BUFFER))
     hasher, total = hashlib.sha256(), 0
     while size := readinto(_own.buffer):
-        if verify:
-            hasher.update(_own.buffer[:size])
+        hasher.update(_own.buffer[:size])
         total += size
     return total
 
 
-def drain_file(path: Path, verify: bool) -> int:
+def drain_file(path: Path) -> int:
     """Hash a file that was downloaded."""
-    if not verify:
-        return path.stat().st_size
     with path.open("rb", buffering=0) as file:
-        return drain(file.readinto, verify)  # type: ignore[arg-type]
+        return drain(file.readinto)  # type: ignore[arg-type]

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clients import ACCOUNT, NAME
-
+from bench.staging.clients import ACCOUNT, NAME
 from plumbline.local.servers import reserve_port
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
