@@ -1,7 +1,5 @@
 """Attempts at a wrong pass: small faults of one part of a training."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

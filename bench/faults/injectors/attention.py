@@ -1,7 +1,5 @@
 """Faults of attention's kernels in `speed`, at production settings."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """Harmless changes of a probe: kernels, threads, releases, copies and machines."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np
@@ -288,38 +286,21 @@ def other_compiler():
     _of_part(speed.SpeedRun, compile=True)
 
 
+def _machine(name, about, setting="", **environment):
+    return Entry(name, "benign", "", environment=environment, setting=setting, about=about)
+
+
 ROWS = (
-    Entry("other-isa", "benign", "", environment=OTHER_ISA, about="Kernels of another instruction set."),
-    Entry("no-vector-isa", "benign", "", environment=PLAIN, about="Kernels without vector instructions."),
-    Entry("two-processes", "benign", "", setting="two processes", about="Two processes share each batch."),
-    Entry("background-load", "benign", "", setting="load", about="Another process computes beside it."),
-    Entry(
-        "same-folder-again", "benign", "", setting="repeat",
-        about="The run was interrupted and started again over its own remains.",
-    ),
-    Entry(
-        "hash-seed", "benign", "", environment={"PYTHONHASHSEED": "12345"}, setting="apart",
-        about="Another `PYTHONHASHSEED`, in an interpreter of its own.",
-    ),
-    Entry("cache-folder", "benign", "", setting="cache", about="Another cache folder."),
-    Entry(
-        "time-zone", "benign", "", environment={"TZ": "Asia/Tokyo", "LC_ALL": "C"},
-        about="Another time zone and locale.",
-    ),
-    Entry(
-        "onednn-for-sse41", "benign", "", environment={"ONEDNN_MAX_CPU_ISA": "SSE41"},
-        about="oneDNN uses kernels for SSE4.1.",
-    ),
-    Entry(
-        "mkl-for-avx2", "benign", "", environment={"MKL_ENABLE_INSTRUCTIONS": "AVX2"},
-        about="MKL uses kernels for AVX2.",
-    ),
-    Entry(
-        "small-cublas-workspace", "benign", "", environment={"CUBLAS_WORKSPACE_CONFIG": ":16:8"},
-        about="cuBLAS has a smaller workspace.",
-    ),
-    Entry(
-        "memory-arenas", "benign", "", environment={"MALLOC_ARENA_MAX": "2"},
-        about="The C library allocates memory from two arenas.",
-    ),
-)  # fmt: skip
+    _machine("other-isa", "Kernels of another instruction set.", **OTHER_ISA),
+    _machine("no-vector-isa", "Kernels without vector instructions.", **PLAIN),
+    _machine("two-processes", "Two processes share each batch.", "two processes"),
+    _machine("background-load", "Another process computes beside it.", "load"),
+    _machine("same-folder-again", "The run was interrupted and started again over its own remains.", "repeat"),
+    _machine("hash-seed", "Another `PYTHONHASHSEED`, in an interpreter of its own.", "apart", PYTHONHASHSEED="12345"),
+    _machine("cache-folder", "Another cache folder.", "cache"),
+    _machine("time-zone", "Another time zone and locale.", TZ="Asia/Tokyo", LC_ALL="C"),
+    _machine("onednn-for-sse41", "oneDNN uses kernels for SSE4.1.", ONEDNN_MAX_CPU_ISA="SSE41"),
+    _machine("mkl-for-avx2", "MKL uses kernels for AVX2.", MKL_ENABLE_INSTRUCTIONS="AVX2"),
+    _machine("small-cublas-workspace", "cuBLAS has a smaller workspace.", CUBLAS_WORKSPACE_CONFIG=":16:8"),
+    _machine("memory-arenas", "The C library allocates memory from two arenas.", MALLOC_ARENA_MAX="2"),
+)

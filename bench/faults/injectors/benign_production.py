@@ -1,7 +1,5 @@
 """Harmless changes of trainings at production settings."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 
@@ -124,30 +122,19 @@ def tokenizer_stores_a_truncation(content, _read, _seed):
     }  # fmt: skip
 
 
+def _machine(name, workload, about, setting="", **environment):
+    return Entry(
+        name, "benign_production", "", workload=workload, environment=environment, setting=setting, about=about
+    )
+
+
+_OTHER_ISA = "Kernels of another instruction set, and harmless variables."
+_NO_CACHE = "The compiler reads no code of earlier runs, beside harmless variables."
 ROWS = (
-    Entry(
-        "fp16-for-other-isa", "benign_production", "", workload="fp16", environment={**OTHER_ISA, **NOISE},
-        about="Kernels of another instruction set, and harmless variables.",
-    ),
-    Entry(
-        "fp32-without-vector-isa", "benign_production", "", workload="fp32", environment=PLAIN,
-        about="Kernels without vector instructions.",
-    ),
-    Entry(
-        "bf16-by-onednn-for-avx2", "benign_production", "", workload="bf16",
-        environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}, about="oneDNN uses kernels for AVX2.",
-    ),
-    Entry(
-        "compiled-without-a-cache", "benign_production", "", workload="compiled",
-        environment={"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", **NOISE},
-        about="The compiler reads no code of earlier runs, beside harmless variables.",
-    ),
-    Entry(
-        "eager-for-other-isa", "benign_production", "", workload="eager", environment={**OTHER_ISA, **NOISE},
-        about="Kernels of another instruction set, and harmless variables.",
-    ),
-    Entry(
-        "fp32-of-two-processes", "benign_production", "", workload="fp32", setting="two processes",
-        about="Two processes share each batch.",
-    ),
-)  # fmt: skip
+    _machine("fp16-for-other-isa", "fp16", _OTHER_ISA, **OTHER_ISA, **NOISE),
+    _machine("fp32-without-vector-isa", "fp32", "Kernels without vector instructions.", **PLAIN),
+    _machine("bf16-by-onednn-for-avx2", "bf16", "oneDNN uses kernels for AVX2.", ONEDNN_MAX_CPU_ISA="AVX2"),
+    _machine("compiled-without-a-cache", "compiled", _NO_CACHE, TORCHINDUCTOR_FX_GRAPH_CACHE="0", **NOISE),
+    _machine("eager-for-other-isa", "eager", _OTHER_ISA, **OTHER_ISA, **NOISE),
+    _machine("fp32-of-two-processes", "fp32", "Two processes share each batch.", "two processes"),
+)

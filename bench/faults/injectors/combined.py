@@ -1,7 +1,5 @@
 """Two independent faults of one training, of which the later is hidden by the earlier."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

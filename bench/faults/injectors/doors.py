@@ -1,7 +1,5 @@
 """Faults that once passed: late ones of `speed`, native kernels, lost checks, and evidence that is wrong by itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

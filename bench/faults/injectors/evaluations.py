@@ -1,7 +1,5 @@
 """Faults of the probe's evaluation, and trainings that do not repeat."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """Faults in the dataset's files, applied to a copy of it."""
 
-from __future__ import annotations
-
 import random
 import re
 

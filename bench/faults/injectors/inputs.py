@@ -1,7 +1,5 @@
 """Faults of what a probe reads: rows, labels, order, tokens and generators."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from tokenizers import Tokenizer

@@ -1,7 +1,5 @@
 """Faults of other kernels and of number formats in `speed`, at production settings."""
 
-from __future__ import annotations
-
 import math
 
 import torch

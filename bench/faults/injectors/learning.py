@@ -1,7 +1,5 @@
 """Faults of the learning curve alone: probe and `speed` agree with the reference."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Faults of the curve's evaluations at production settings."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Settings of honest trainings that no spec can state."""
 
-from __future__ import annotations
-
 import torch
 
 from bench.faults.injectors.patching import patch, with_keys

@@ -1,7 +1,5 @@
 """Faults of the probe's operators, of their precision and of their kernels."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 from transformers.models.bert import modeling_bert

@@ -1,7 +1,5 @@
 """Attempts at a wrong pass in production kernels."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """Faults of the second of two processes."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn import functional
 

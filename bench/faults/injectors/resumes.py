@@ -1,7 +1,5 @@
 """Faults of a learning curve that is interrupted and resumed."""
 
-from __future__ import annotations
-
 import torch
 
 from bench.faults.catalogue import NOISE, OTHER_ISA, fault

@@ -1,7 +1,5 @@
 """Faults of what `speed` reads: rows, labels, tokens, generators and initial weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

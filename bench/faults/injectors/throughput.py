@@ -1,7 +1,5 @@
 """What makes a training slow, and leaves its numbers alone."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

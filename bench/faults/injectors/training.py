@@ -1,7 +1,5 @@
 """Faults of the probe's loss, gradients, updates and learning rates."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Faults of optimizer kernels, exchange, clipping and rates in `speed`."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Faults of initial weights and of the model's architecture."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
