@@ -152,13 +152,10 @@ class World:
         """Return whether an A/B can answer."""
         return "can-differ" if self.has_ab and self.noise != DETERMINISTIC else "unavailable"
 
-    def experiment(self, series: int, night: int, blocks: int, tested: int) -> tuple[Values, Values, int]:
-        """Return an interleaved A/B on tonight's machine.
-
-        The last value is the number of tested series.
-        """
+    def experiment(self, series: int, night: int, blocks: int) -> tuple[Values, Values]:
+        """Return an interleaved A/B on tonight's machine."""
         runs = self.shared(series, night) + self.draw((blocks, 4))
-        return runs[:, :2] + self.losses[night], runs[:, 2:], tested
+        return runs[:, :2] + self.losses[night], runs[:, 2:]
 
 
 @dataclass
@@ -180,23 +177,18 @@ class Tally:
     """(series, night) of every night with the verdict `drift`."""
 
 
-def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: Sequence[Past] | None = None) -> Tally:
+def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0) -> Tally:
     """Run the engine over all nights from `begin`.
 
     All series share the night's reruns and its A/B.
     """
     num_series, num_nights = world.levels.shape
-    seen = world.seen
-    known = list(pasts or [Past(seen[series, :begin]) for series in range(num_series)])
-    tally, allowed = Tally(), world.limits(allowed)
+    seen, tally, allowed = world.seen, Tally(), world.limits(allowed)
+    known = [Past(seen[series, :begin]) for series in range(num_series)]
     # The first series is the throughput.
     limits = [allowed.of("throughput" if not series else "") for series in range(num_series)]
     for night in range(begin, num_nights):
-        first = [
-            decide(known[series], float(seen[series, night]), limits[series], software=world.software)
-            for series in range(num_series)
-        ]
-        final = _run_experiments(world, limits, known, seen[:, night], night, first, tally)
+        final = _decide_all(world, limits, [*zip(known, seen[:, night].tolist(), strict=True)], night, tally)
         tally.looks += any(decision.verdict != "pass" and decision.reason != "learning" for decision in final)
         for series, decision in enumerate(final):
             known[series] = advance(known[series], float(seen[series, night]), decision)
@@ -209,32 +201,28 @@ def simulate_platform(world: World, allowed: Allowed, *, begin: int = 0, pasts: 
     return tally
 
 
-def _run_experiments(  # noqa: PLR0917 - one night's state
-    world: World,
-    limits: Sequence[Allowed],
-    known: Sequence[Past],
-    values: Values,
-    night: int,
-    first: Sequence[Decision],
-    tally: Tally,
+def _decide_all(
+    world: World, limits: Sequence[Allowed], nights: Sequence[tuple[Past, float]], night: int, tally: Tally
 ) -> list[Decision]:
-    """Run the experiments that tonight's decisions request."""
-    final = list(first)
-    answers: dict[int, Answers] = {}
+    """Decide on all series of a night, with the experiments that the decisions request."""
+
+    def decided(series: int, answers: Answers | None = None) -> Decision:
+        past, value = nights[series]
+        return decide(past, value, limits[series], answers or Answers(), software=world.software)
+
+    final = [decided(series) for series in range(len(nights))]
     wanting = [series for series, decision in enumerate(final) if decision.needs == "reruns"]
     tally.asked += len(wanting)
     tally.reruns += bool(wanting)
+    reruns = {series: world.reruns(series, night, limits[series].num_reruns) for series in wanting}
     for series in wanting:
-        answers[series] = Answers(reruns=world.reruns(series, night, limits[series].num_reruns))
-        given = answers[series]
-        final[series] = decide(known[series], float(values[series]), limits[series], given, software=world.software)
+        final[series] = decided(series, Answers(reruns=reruns[series]))
     wanting = [series for series in wanting if final[series].needs == "ab"]
     tally.experiments += bool(wanting)
-    num_blocks = max((limits[one].ab_blocks(len(wanting), final[one].noise) for one in wanting), default=0)
+    num_blocks = max((limits[each].ab_blocks(len(wanting), final[each].noise) for each in wanting), default=0)
     for series in wanting:
-        ours, theirs, tested = world.experiment(series, night, num_blocks, len(wanting))
-        full = Answers(answers[series].reruns, ours, theirs, tested)
-        final[series] = decide(known[series], float(values[series]), limits[series], full, software=world.software)
+        runs = world.experiment(series, night, num_blocks)
+        final[series] = decided(series, Answers(reruns[series], *runs, len(wanting)))
     return final
 
 
