@@ -26,11 +26,11 @@ from bench.faults.catalogue import FILES, Entry, entries
 from bench.faults.machine import judge_digest
 from bench.faults.report import page, totals_of
 from bench.faults.results import FOLDER, read_result, write_result
-from bench.faults.workers import two_cores
 from bench.faults.wrong_passes import RESULT as ATTEMPTS
 
 RESULTS = FOLDER / "faults.json"
 PAGE = FOLDER.parents[1] / "docs" / "FAULTS.md"
+SEED = 1
 Cell = dict[str, Any]
 
 
@@ -50,9 +50,9 @@ class Book:
             seconds = self._known.get("seconds", 0.0) + time.perf_counter() - self._began
             write_result(self.path, "make faults", merged(self._known["cells"], self._fresh), seconds=round(seconds))
 
-    def is_judged(self, entry: Entry, seed: int) -> bool:
+    def is_judged(self, entry: Entry) -> bool:
         """Return whether the present judge has judged this before."""
-        key = (entry.name, seed, self._judge)
+        key = (entry.name, SEED, self._judge)
         return any((cell["name"], cell["seed"], cell["judge"]) == key for cell in self._known["cells"])
 
 
@@ -105,13 +105,12 @@ def _listed(asked: Sequence[Entry]) -> str:
 
 def _run(args: argparse.Namespace, asked: Sequence[Entry]) -> list[Cell]:
     """Judge the requested entries, and return the results that the totals are of."""
-    seeds, cores = ([int(item) for item in text.split(",")] for text in (args.seeds, args.cores))
     book = Book(RESULTS)
-    work = [(entry, seed) for seed in seeds for entry in asked if not (args.resume and book.is_judged(entry, seed))]
+    work = [(entry, SEED) for entry in asked if not (args.resume and book.is_judged(entry))]
     with tempfile.TemporaryDirectory(prefix="plumbline-faults-") as folder:
         if args.sample:
-            return [cell_of(result) for result in run_all(Path(folder), work, tuple(cores), seconds=args.seconds)]
-        run_all(Path(folder), work, tuple(cores), on_result=book.add, seconds=args.seconds)
+            return [cell_of(result) for result in run_all(Path(folder), work, seconds=args.seconds)]
+        run_all(Path(folder), work, on_result=book.add, seconds=args.seconds)
     return list(read_result(RESULTS)["cells"])
 
 
@@ -132,8 +131,6 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only list the entries, and how long they took")
     parser.add_argument("--judge", action="store_true", help="only print the digest of this judge's code")
     parser.add_argument("--report", action="store_true", help="only write the page anew")
-    parser.add_argument("--seeds", default="1")
-    parser.add_argument("--cores", default=",".join(map(str, two_cores())))
     parser.add_argument("--resume", action="store_true", help="leave out what this judge has judged already")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no entry after so many")
     args = parser.parse_args()

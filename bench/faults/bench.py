@@ -9,8 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -68,7 +69,7 @@ class Bench:
         self.root, self.world = root, World(root / "world")
         self._references: dict[tuple[str, int], LoadedRecord] = {}
         """By workload with the number of its processes, and seed."""
-        self._locks: dict[tuple[str, int], threading.Lock] = {}
+        self._locks: dict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
 
     def _side(self, entry: Entry, seed: int) -> Side:
@@ -81,7 +82,7 @@ class Bench:
         side = self._side(entry, seed)
         key = (entry.workload + f"-by-{side.processes}" * bool(side.processes), seed)
         with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
+            lock = self._locks[key]
         if entry.is_throughput:  # The machine's own pace changes over minutes.
             return trainer.train_completed(side, f"baseline-{seed}-{entry.name}")
         with lock:
@@ -103,15 +104,14 @@ class Bench:
         clean = self._side(entry, seed)
         label = f"{entry.name}-{entry.workload}-{seed}"
         record_id = bounded_name(f"candidate-{label}")
-        data = clean.data
+        read, data = reference.rows["row_id"].tolist(), clean.data
         if entry.alter:
-            read = reference.rows["row_id"].tolist()
             data = self.world.altered(label, entry.workload, function(entry.alter), read, seed)
         side = replace(
             clean, data=data, platform="right", inject=entry.inject, environment=entry.environment,
-            processes=_PROCESSES.get(entry.setting, 0),
+            processes=_PROCESSES.get(entry.setting, 0), cache="another-cache" if entry.setting == "cache" else "cache",
         )  # fmt: skip
-        with _setting(entry, trainer):
+        with _load() if entry.setting == "load" else nullcontext():
             candidate = trainer.train(side, record_id)
             if candidate is not None and entry.setting == "repeat":
                 candidate = trainer.train(side, record_id)
@@ -180,33 +180,20 @@ def _result(entry: Entry, seed: int, final: Judgement) -> Result:
 
 
 @contextmanager
-def _setting(entry: Entry, trainer: Trainer) -> Iterator[None]:
-    """Return the changed process settings of a control."""
-    if entry.setting == "load":
-        busy = subprocess.Popen([sys.executable, "-c", "while True: sum(range(10000))"])
-        try:
-            yield
-        finally:
-            busy.kill()
-            busy.wait()
-    elif entry.setting == "cache":
-        kept, trainer.cache = trainer.cache, trainer.folder / "another-cache"
-        try:
-            yield
-        finally:
-            trainer.cache = kept
-    else:
+def _load() -> Iterator[None]:
+    """Let another process compute."""
+    busy = subprocess.Popen([sys.executable, "-c", "while True: sum(range(10000))"])
+    try:
         yield
+    finally:
+        busy.kill()
+        busy.wait()
 
 
 def run_all(
-    root: Path,
-    work: Iterable[tuple[Entry, int]],
-    cores: tuple[int, ...] = (),
-    *,
-    on_result: Callable[[Result], None] = lambda _result: None,
-    seconds: float = math.inf,
-) -> list[Result]:
+    root: Path, work: Iterable[tuple[Entry, int]], *,
+    on_result: Callable[[Result], None] = lambda _result: None, seconds: float = math.inf,
+) -> list[Result]:  # fmt: skip
     """Judge every (entry, seed) in order, with one worker per core.
 
     Throughput is judged last, by one worker: two trainings would slow each other. `on_result` gets each result as soon
@@ -224,8 +211,8 @@ def run_all(
     together = [job for job in jobs if not job[1][0].is_throughput]
     alone = [job for job in jobs if job[1][0].is_throughput]
     if together:
-        on_cores(root, together, judge, cores=cores, seconds=seconds)
+        on_cores(root, together, judge, seconds=seconds)
     if alone:
         left = seconds - (time.monotonic() - began)
-        on_cores(root / "alone", alone, judge, cores=(cores or two_cores())[:1], seconds=left)
+        on_cores(root / "alone", alone, judge, cores=two_cores()[:1], seconds=left)
     return [results[place] for place, _ in jobs if place in results]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -14,18 +15,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def machine() -> str:
-    """Return processor, memory and versions in words."""
+    """Return processor, memory, device and versions in words."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    isa = torch.backends.cpu.get_cpu_capability()
-    return f"{os.cpu_count()} cores {model}, {isa}, {memory:.0f} GiB, Python {platform.python_version()}, torch {torch.__version__} CPU"  # noqa: E501
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    words = (
+        f"{os.cpu_count()} cores {model}", torch.backends.cpu.get_cpu_capability(), f"{memory:.0f} GiB",
+        f"Python {platform.python_version()}", f"torch {torch.__version__} {device}",
+        f"transformers {version('transformers')}",
+    )  # fmt: skip
+    return ", ".join(words)
 
 
 def judge_digest() -> str:

@@ -35,13 +35,14 @@ class Side:
     environment: dict[str, str] = field(default_factory=dict)
     processes: int = 0
     """Number of processes of an own interpreter each; 0 is a fork of the server."""
+    cache: str = "cache"
 
 
 class Trainer:
     """One fork server, pinned to a core."""
 
     def __init__(self, core: int, folder: Path) -> None:
-        self.core, self.folder, self.cache = core, folder, folder / "cache"
+        self.core, self.folder = core, folder
         folder.mkdir(parents=True, exist_ok=True)
         environment = {
             **os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -66,7 +67,12 @@ class Trainer:
         return load_record(out) if (out / RECORD_NAME).is_file() else None
 
     def _fork(self, side: Side, out: Path, experiment: Path | None) -> None:
-        given = {"--data": side.data, "--cache": self.cache, "--platform": side.platform, "--record-id": out.name}
+        given = {
+            "--data": side.data,
+            "--cache": self.folder / side.cache,
+            "--platform": side.platform,
+            "--record-id": out.name,
+        }
         given |= {"--experiment": experiment} if experiment else {}
         arguments = [str(side.spec), str(out), *(str(word) for pair in given.items() for word in pair)]
         job = {
@@ -81,7 +87,7 @@ class Trainer:
     def _train_apart(self, side: Side, out: Path, experiment: Path | None) -> None:
         """Train like the product, in new interpreters, without injections."""
         run_training(
-            side.spec, out, data=side.data, cache=self.cache, platform=side.platform, record_id=out.name,
+            side.spec, out, data=side.data, cache=self.folder / side.cache, platform=side.platform, record_id=out.name,
             environment={"OMP_NUM_THREADS": "1", **side.environment}, timeout_seconds=300,
             num_processes=side.processes, experiment=experiment,
         )  # fmt: skip
@@ -95,20 +101,12 @@ class Trainer:
             raise RuntimeError(f"{record_id} did not complete:\n{end}")
         return record
 
-    def close(self) -> None:
-        """End the server."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.kill()  # It is idle; on a busy machine its own end takes more than half a minute.
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._process.kill()  # It is idle; on a busy machine its own end takes more than half a minute.
+        self._process.communicate()
 
 
 class Laboratory:

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
+from bench.faults.machine import machine
 from bench.gpu.checks import BRIEF, CHECKS
 from bench.gpu.place import ROOT, Found, Place
-from bench.train.workload import machine
 from plumbline.schema.errors import ExitCode
 
 
@@ -39,10 +39,8 @@ def run_check(name: str, place: Place) -> Found:
     result = {**known, "took_seconds": time.perf_counter() - began, **result}
     place.out.mkdir(parents=True, exist_ok=True)
     (place.out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    state = (
-        result.get("could_not_be_run")
-        or {True: "holds", False: "does not hold", None: "not judged here"}[result["holds"]]
-    )
+    words = {True: "holds", False: "does not hold", None: "not judged here"}
+    state = result.get("could_not_be_run") or words[result["holds"]]
     print(f"{name}: {state} {result['asked'] or ''} ({result['took_seconds']:.0f} s)", flush=True)
     return result
 

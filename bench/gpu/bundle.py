@@ -17,6 +17,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from bench.faults.machine import commit
 from bench.gpu.checks import CHECKS
 from bench.gpu.place import ROOT
 
@@ -39,12 +40,10 @@ def pins() -> list[str]:
 
 def commands() -> str:
     """Return the commands to run in the unpacked folder, one a line."""
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
     lines = [
         "# In the unpacked folder: the first line is what eight minutes settle. Each check writes results/CHECK.json.",
         *(
-            f"COMMIT={commit} PYTHONPATH=site:. timeout 480 python3 -m bench.gpu {what} --out results"
+            f"COMMIT={commit()} PYTHONPATH=site:. timeout 480 python3 -m bench.gpu {what} --out results"
             for what in ("--brief", *(f"--only {name}" for name in CHECKS))
         ),
     ]
@@ -61,13 +60,8 @@ def _install(site: Path, python: str, platforms: list[str]) -> None:
 
 def write_bundle(out: Path, python: str, platforms: list[str]) -> int:
     """Write the archive; return its size in bytes."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *CODE],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *CODE]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     files = [name for name in listed.stdout.splitlines() if not name.startswith(LEFT_OUT) and (ROOT / name).is_file()]
     with tempfile.TemporaryDirectory() as folder, tarfile.open(out, "w:gz") as archive:
         (Path(folder) / "COMMANDS").write_text(commands(), encoding="utf-8")

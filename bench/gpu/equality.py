@@ -88,7 +88,7 @@ def records(place: Place) -> Found:
     """Train one spec on the CPU, on the device, and on the device with TF32."""
     workload = Workload(place.folder / "records", place.size or "tiny", 32)
     spec = workload.spec(8, probe={"steps": 3 if place.size else 20})
-    fault = "model.tf32_switched_on" if place.device == "cuda" else "model.tf32"
+    fault = "odd.tf32_switched_on" if place.device == "cuda" else "odd.tf32"
     outside = {"PLUMBLINE_FAULT": fault, "first_on_path": str(ROOT / "bench" / "faults" / "site")}
     cpu = place.train(workload, spec, "cpu", CUDA_VISIBLE_DEVICES="")
     device = place.train(workload, spec, place.other)

@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.faults.machine import machine
 from bench.train.peers import PeerFailedError, Step, bare, trainer
-from bench.train.workload import Workload, machine
+from bench.train.workload import Workload
 from plumbline.environments.launch import DETERMINISM
 from plumbline.train.context import Context
 from plumbline.train.engine import Engine, Observer

@@ -20,7 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.train.workload import Workload, machine
+from bench.faults.machine import machine
+from bench.train.workload import Workload
 from plumbline.environments.launch import run_training
 from plumbline.environments.selfcheck import check_trainer
 from plumbline.judge import compare

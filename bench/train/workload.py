@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-import transformers
 
 from plumbline.data.datasets.build import build_dataset
 from plumbline.data.datasets.publish import publish, publish_weights, weights_key
@@ -21,21 +17,6 @@ from plumbline.schema.suite import DatasetSource
 from plumbline.schema.task import has_row_labels
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.weights import make_weights
-
-
-def machine() -> dict[str, str]:
-    """Describe the measuring machine."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {
-        "cpu": model,
-        "isa": torch.backends.cpu.get_cpu_capability(),
-        "threads": str(torch.get_num_threads()),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 @dataclass

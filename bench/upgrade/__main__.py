@@ -1,8 +1,7 @@
 """The upgrade gate on seeded cases: does it name every culprit exactly, and accuse no other package?
 
-`python -m bench.upgrade [--held-out] [--only NAME ...] [--minutes N]` trains with the real trainer; `--list` prints the
-command of each case without a result, `--dry` builds their environments and trains nothing.
-The benchmark writes the result after each case, and skips the cases in it: an interrupted run continues.
+`python -m bench.upgrade [--held-out] [--only NAME ...] [--minutes N]` trains with the real trainer. The benchmark
+writes the result after each case, and skips the cases in it: an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import shutil
 import sys
 import time
@@ -22,6 +20,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bench.faults.machine import machine
 from bench.upgrade.build import base_packages, build_case
 from bench.upgrade.cases import CASES, HELD_OUT, Case
 from bench.upgrade.effects import FLAKY_COUNT
@@ -34,7 +33,7 @@ from plumbline.environments.package_store import PackageStore
 from plumbline.environments.virtual_environments import Environments
 from plumbline.schema.errors import PlumblineError
 from plumbline.schema.suite import read_suite
-from plumbline.upgrade.answer import Trial, UpgradeAnswer
+from plumbline.upgrade.answer import UpgradeAnswer
 from plumbline.upgrade.gate import Parts, UpgradeGate
 from plumbline.upgrade.machine import LocalTrials
 
@@ -139,23 +138,6 @@ class Bench:
         self.changed.store = self._store(case.name, index)
         return changes
 
-    def _prune(self, case: Case, keep: int) -> None:
-        self.environments.prune(keep)
-        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
-
-    def dry(self, case: Case) -> bool:
-        """Build the case's environment without a training; return whether that ends as it has to."""
-        changes = self._changes(case)
-        built = self.trials.run(Trial(name="dry", part="environment", changes=changes))
-        failed = {failure.package for failure in built.failures}
-        guilty = {name for names in case.culprits for name in names}
-        is_built = failed == guilty if case.verdict == "invalid" else built.outcome == "same"
-        is_right = is_built and len(changes) == case.num_changes
-        self._prune(case, 0)
-        why = "; ".join(failure.message for failure in built.failures)
-        _say(f"{case.name}: {'starts' if is_right else 'CANNOT START'}: {len(changes)} changes, {built.outcome} {why}")
-        return is_right
-
     def run(self, case: Case) -> dict[str, Any]:
         """Judge one case; what is wrong with the answer stands beside it."""
         began, cpu = time.monotonic(), _cpu_seconds()
@@ -165,7 +147,8 @@ class Bench:
             answer = UpgradeGate(self.trials, self.suite.gates, parts, say=_say).judge(changes)
         except PlumblineError as error:
             answer = UpgradeAnswer(verdict="inconclusive", notes=(str(error),))
-        self._prune(case, 2)
+        self.environments.prune(2)
+        shutil.rmtree(self.work / "store" / case.name, ignore_errors=True)
         named = [sorted(change.package for change in culprit.changes) for culprit in answer.culprits]
         guilty = {name for one in case.culprits for name in one} | case.allowed
         innocent = {name for names in named for name in names} - guilty
@@ -202,8 +185,6 @@ def main() -> int:
     """Run the cases that have no result; return 1 unless all are named exactly without a wrong accusation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--held-out", action="store_true")
-    parser.add_argument("--list", action="store_true", help="print the commands of the cases without a result")
-    parser.add_argument("--dry", action="store_true", help="build the environments of these cases, and train nothing")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--work", type=Path, default=Path(".plumbline/upgrade-bench"))
@@ -216,15 +197,7 @@ def main() -> int:
         results = {case["name"]: case for case in json.loads(out.read_bytes())["results"]}
     deadline = time.monotonic() + 60 * arguments.minutes
     left = [case for case in cases if case.name not in results and case.name in (arguments.only or [case.name])]
-    if arguments.list:
-        held_out = " --held-out" if arguments.held_out else ""
-        print("\n".join(f"python -m bench.upgrade{held_out} --only {case.name}" for case in left))
-        return 0
     bench = Bench(arguments.work.resolve())
-    if arguments.dry:
-        # All of them, also after one that cannot start.
-        started = [bench.dry(case) for case in left if time.monotonic() <= deadline]
-        return int(not all(started))
     for case in left:
         if time.monotonic() > deadline:
             break
@@ -232,8 +205,7 @@ def main() -> int:
         results[case.name] = found
         _say(f"{case.name}: {'exact' if found['exact'] else 'NOT EXACT'}: {found['named']} in {found['trials']} trials")
         ordered = [results[one.name] for one in cases if one.name in results]
-        machine = {"cpus": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
-        document = {"machine": machine, "summary": _summary(ordered, len(cases)), "results": ordered}
+        document = {"machine": machine(), "summary": _summary(ordered, len(cases)), "results": ordered}
         out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     summary = _summary(list(results.values()), len(cases))
     print(json.dumps(summary))
