@@ -23,9 +23,8 @@ from typing import Any
 from bench.faults.bench import Result, run_all
 from bench.faults.benign_pairs import RESULT as PAIRS
 from bench.faults.catalogue import FILES, Entry, entries
-from bench.faults.machine import judge_digest
 from bench.faults.report import page, totals_of
-from bench.faults.results import FOLDER, read_result, write_result
+from bench.faults.results import FOLDER, judge_digest, read_result, write_result
 from bench.faults.wrong_passes import RESULT as ATTEMPTS
 
 RESULTS = FOLDER / "faults.json"

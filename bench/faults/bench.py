@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bench.faults.catalogue import Entry, function
-from bench.faults.trainer import Laboratory, Side, Trainer
-from bench.faults.workers import on_cores, two_cores
+from bench.faults.trainer import Laboratory, Side, Trainer, on_cores, two_cores
 from bench.faults.world import World
 from plumbline.judge import compare, needs_rerun
 from plumbline.judge.confirm import begin

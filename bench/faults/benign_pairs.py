@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 
 from bench.faults.production import all_parts
 from bench.faults.results import FOLDER, read_cells, write_result
-from bench.faults.trainer import Side, Trainer
-from bench.faults.workers import on_cores
+from bench.faults.trainer import Side, Trainer, on_cores
 from bench.faults.world import World
 from plumbline.data.datasets.shards import store_bytes
 from plumbline.judge import compare

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from bench.faults.catalogue import OTHER_ISA
 from bench.faults.production import all_parts
-from bench.faults.trainer import Side, Trainer
-from bench.faults.workers import on_cores
+from bench.faults.trainer import Side, Trainer, on_cores
 from bench.faults.world import EVALUATION_ROWS, TRAIN_ROWS, Content, World
 from plumbline.data.datasets.build import read_manifest
 from plumbline.data.datasets.rows import Row

@@ -1,17 +1,21 @@
-"""Trainings of the benchmark: a fork server per core, and confirmation experiments."""
+"""Trainings of the benchmark: a fork server per core, which take jobs from one list, and confirmation experiments."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
+from bench.faults.results import ROOT
 from plumbline.environments.launch import run_training
 from plumbline.judge.confirm import after_experiment, next_request
 from plumbline.judge.confirmation import Confirmation, Request
@@ -21,7 +25,7 @@ from plumbline.schema.errors import PlumblineError
 from plumbline.schema.experiment import EXPERIMENT_NAME
 from plumbline.schema.record import RECORD_NAME
 
-ROOT = Path(__file__).resolve().parents[2]
+Job = TypeVar("Job")
 
 
 @dataclass(frozen=True)
@@ -155,3 +159,40 @@ class Laboratory:
             return None
         finally:
             shutil.rmtree(bundle, ignore_errors=True)
+
+
+def two_cores() -> tuple[int, ...]:
+    """Return the first two usable cores, or the only one."""
+    return tuple(sorted(os.sched_getaffinity(0)))[:2]
+
+
+def on_cores(
+    root: Path, jobs: Iterable[Job], work: Callable[[Trainer, Job], None], *,
+    cores: tuple[int, ...] = (), seconds: float = math.inf,
+) -> None:  # fmt: skip
+    """Call `work(trainer, job)` for each job in order, with one worker per core.
+
+    No job begins after `seconds`, or once a job has failed: the first error is raised again.
+    """
+    waiting, lock = list(reversed(list(jobs))), threading.Lock()
+    until, failures = time.monotonic() + seconds, list[BaseException]()
+
+    def drive(core: int) -> None:
+        try:
+            with Trainer(core, root / f"work-{core}") as trainer:
+                while not failures and time.monotonic() < until:
+                    with lock:
+                        if not waiting:
+                            return
+                        job = waiting.pop()
+                    work(trainer, job)
+        except BaseException as error:  # noqa: BLE001 - a thread's failure is the run's
+            failures.append(error)
+
+    threads = [threading.Thread(target=drive, args=(core,)) for core in cores or two_cores()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -19,8 +19,7 @@ from bench.faults.benign_pairs import HARMLESS, PARTS, PRECISIONS
 from bench.faults.catalogue import OTHER_ISA
 from bench.faults.production import all_parts
 from bench.faults.results import FOLDER, read_cells, write_result
-from bench.faults.trainer import Side, Trainer
-from bench.faults.workers import on_cores
+from bench.faults.trainer import Side, Trainer, on_cores
 from bench.faults.world import LENGTH, World
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from bench.faults.machine import machine
+from bench.faults.results import machine
 from bench.gpu.checks import BRIEF, CHECKS
 from bench.gpu.place import ROOT, Found, Place
 from plumbline.schema.errors import ExitCode

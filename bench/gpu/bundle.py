@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from bench.faults.machine import commit
+from bench.faults.results import commit
 from bench.gpu.checks import CHECKS
 from bench.gpu.place import ROOT
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from bench.gpu.kept import keep
-from bench.gpu.place import ROOT, Found, Place, judged
+from bench.gpu.place import ROOT, Found, Place, judged, keep
 from bench.train.workload import Workload
 from plumbline.records import LoadedRecord
 from plumbline.schema.errors import InconclusiveError

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.faults.results import ROOT
 from bench.train.workload import Workload
 from plumbline.environments.launch import run_training, trainer_environment
 from plumbline.judge import compare
 from plumbline.records import LoadedRecord, load_record
 from plumbline.report.sentences import spoken
+from plumbline.schema.digest import canonical_json
 from plumbline.schema.errors import InconclusiveError
+from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.spec import RunSpec, write_spec
 
-ROOT = Path(__file__).resolve().parents[2]
 Found = dict[str, Any]
 
 
@@ -84,3 +87,20 @@ def judged(reference: LoadedRecord, candidate: LoadedRecord) -> Found:
         "causes": [cause.code for cause in judgement.causes],
         "findings": [spoken(finding.to_json()) for finding in judgement.findings],
     }
+
+
+def names_a_path(value: str) -> bool:
+    """Return whether a variable's value has an absolute path, alone or in a list."""
+    return any(part.startswith("/") for part in value.split(os.pathsep))
+
+
+def keep(out: Path, *records: LoadedRecord) -> None:
+    """Copy records to `out`, without the variables that name paths of this machine."""
+    for loaded in records:
+        folder = out / loaded.folder.name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(loaded.folder, folder)
+        fingerprint = loaded.record.fingerprint
+        environment = {name: value for name, value in fingerprint.environment.items() if not names_a_path(value)}
+        kept = loaded.record.replace(fingerprint=fingerprint.replace(environment=environment))
+        (folder / RECORD_NAME).write_bytes(canonical_json(kept.to_json()))

@@ -70,7 +70,7 @@ def measure(arguments: argparse.Namespace, names: list[str]) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Return command, machine, commit and versions."""
-    from bench.faults.machine import commit, machine
+    from bench.faults.results import commit, machine
 
     versions = {"python": platform.python_version()}
     for name in VERSIONS:

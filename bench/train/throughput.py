@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.faults.machine import machine
+from bench.faults.results import machine
 from bench.train.peers import PeerFailedError, Step, bare, trainer
 from bench.train.workload import Workload
 from plumbline.environments.launch import DETERMINISM

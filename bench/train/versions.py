@@ -5,7 +5,7 @@
     python -m bench.train.versions --environment ENV1 --environment ENV2 ...    # a team's own instead
 
 Each environment trains twice as `plumbline train --python` does, and answers the selfcheck. Each record is judged
-against that of the last environment. The raw result goes to bench/results/train-versions.json, a table to stdout.
+against that of the last environment. The result goes to bench/results/train-versions.json, and its rows to stdout.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.faults.machine import machine
+from bench.faults.results import ROOT, machine
 from bench.train.workload import Workload
 from plumbline.environments.launch import run_training
 from plumbline.environments.selfcheck import check_trainer
@@ -31,7 +31,6 @@ from plumbline.schema.digest import digest_json
 from plumbline.schema.errors import PlumblineError
 from plumbline.schema.spec import write_spec
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("stacks.toml")
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "pyarrow", "pydantic", "safetensors")
 LOCK = "requirements.txt"
@@ -164,20 +163,6 @@ def _is_right(result: dict[str, Any]) -> bool:
     return bool(is_steady) and (judged is None or judged["verdict"] == "pass")
 
 
-def _row(result: dict[str, Any]) -> str:
-    if "error" in result:
-        return f"| {result['environment']} | {result['error']} | | | | | | |"
-    packages, judged, selfcheck = result["packages"], result["against_the_last"], result["selfcheck"]
-    last = "" if judged is None else f"`{judged['verdict']}` {' '.join(sorted({n['code'] for n in judged['notes']}))}"
-    golden = "golden" if selfcheck["verdict"] == "pass" else f"{selfcheck['verdict']}: {selfcheck['at']}"
-    cells = (
-        result["python"], packages["torch"].partition("+")[0], packages["transformers"],
-        "every digest" if result["agrees_with_itself"] else "no", golden, f"`{result['portable']}`",
-        f"`{result['native']}`", last,
-    )  # fmt: skip
-    return f"| {' | '.join(cells)} |"
-
-
 def main() -> int:
     """Train, judge, print and write; return 1 unless each environment is right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -203,9 +188,7 @@ def main() -> int:
             result["against_the_last"] = _judged(last, record) if is_other else None
     document = {"machine": machine(), "environments": results}
     arguments.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    head = ("Python", "torch", "transformers", "agrees with itself", "selfcheck", "portable", "native", "against last")
-    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *map(_row, results)]
-    sys.stdout.write("\n".join(rows) + "\n")
+    sys.stdout.write("\n".join(map(json.dumps, results)) + "\n")
     return 0 if results and all(map(_is_right, results)) else 1
 
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.faults.machine import machine
+from bench.faults.results import machine
 from bench.upgrade.build import base_packages, build_case
 from bench.upgrade.cases import CASES, HELD_OUT, Case
 from bench.upgrade.effects import FLAKY_COUNT

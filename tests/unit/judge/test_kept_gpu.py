@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.kept import names_a_path
+from bench.gpu.place import names_a_path
 from plumbline.judge import compare
 from plumbline.records import load_record
 
