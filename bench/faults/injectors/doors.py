@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bench.faults.catalogue import OTHER_ISA, Entry
-from bench.faults.injectors.hooks import after_build, parameters_of, without_tail
+from bench.faults.injectors.hooks import after_build, parameters_of, with_rates, without_tail
 from bench.faults.injectors.patching import SDPA, by, during, is_mixed, nothing, patch, replaces, with_keys
 from plumbline.train import engine, experiment, learn, probe, speed
 from plumbline.train.own_checks import OwnChecks
@@ -36,18 +36,7 @@ def gradients_kept_every_second_step():
 def first_rate_kept():
     """`speed` records its learning rates, and its updates keep the first."""
     first = {}
-
-    def stepped(plain, self, *given, **named):
-        rates = [group["lr"] for group in self.param_groups]
-        for group in self.param_groups:
-            group["lr"] = first.setdefault(id(group), group["lr"])
-        try:
-            return plain(self, *given, **named)
-        finally:
-            for group, rate in zip(self.param_groups, rates, strict=True):
-                group["lr"] = rate
-
-    patch(_ADAMW, "step", stepped, _SPEED)
+    with_rates(lambda group: first.setdefault(id(group), group["lr"]), _SPEED)
 
 
 @replaces(functional, SDPA, _SPEED)

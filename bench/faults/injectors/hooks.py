@@ -163,6 +163,22 @@ def own_update(rule: Callable[..., Any]) -> None:
     adamw.AdamW.step = step
 
 
+def with_rates(change: Callable[[Any], float], acts: Condition | None = None) -> None:
+    """Let AdamW update by the rate `change(group)`, and restore the rates that the log shows."""
+
+    def stepped(plain: Any, self: Any, *given: Any, **named: Any) -> Any:
+        rates = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] = change(group)
+        try:
+            return plain(self, *given, **named)
+        finally:
+            for group, rate in zip(self.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    patch(adamw.AdamW, "step", stepped, acts)
+
+
 def before_update(change: Callable[[Any, int], Any]) -> None:
     """Call `change(optimizer, count)` before each of AdamW's updates, counted from 0 on."""
 

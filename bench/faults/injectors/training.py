@@ -4,10 +4,9 @@ import math
 
 import torch
 from torch.nn import functional
-from torch.optim import adamw
 
 from bench.faults.catalogue import fault
-from bench.faults.injectors.hooks import accumulated, after_build, after_update, before_update, own_update
+from bench.faults.injectors.hooks import accumulated, after_build, after_update, before_update, own_update, with_rates
 from bench.faults.injectors.patching import by, last_step, patch, replaces
 from plumbline.train import engine, optimizers
 from plumbline.train.engine import Engine
@@ -161,14 +160,6 @@ def betas_of_one_group(plain, *given, **named):
 
 
 @fault("schedule")
-@replaces(adamw.AdamW, "step")
-def rate_inside_the_step(plain, self, *given, **named):
+def rate_inside_the_step():
     """The optimizer multiplies its learning rate by 1.1 inside its step; the log shows the schedule's."""
-    rates = [group["lr"] for group in self.param_groups]
-    for group in self.param_groups:
-        group["lr"] *= 1.1
-    try:
-        return plain(self, *given, **named)
-    finally:
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            group["lr"] = rate
+    with_rates(lambda group: group["lr"] * 1.1)
