@@ -123,10 +123,11 @@ def logits_in_fp8(plain, x, w, b=None):
 
 @fault("nondeterminism", "bf16")
 @replaces(functional, "layer_norm", is_unstrict)
-def norm_reads_whichever_statistics_are_ready(plain, value, shape, weight, bias, eps):
+def norm_reads_whichever_statistics_are_ready(plain, value, *given):
     """LayerNorm of `speed` takes mean and variance of an eighth of its tokens from their neighbours, by chance."""
+    _, weight, bias, eps = given
     if value.dim() != 3 or weight is None:
-        return plain(value, shape, weight, bias, eps)
+        return plain(value, *given)
     variance, mean = torch.var_mean(value.float(), -1, unbiased=False, keepdim=True)
     is_early = _chance(mean.shape) < 0.125
     mean, variance = (torch.where(is_early, part.roll(1, 1), part) for part in (mean, variance))

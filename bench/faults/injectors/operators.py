@@ -20,7 +20,7 @@ def tanh_gelu():
 
 @fault("kernel")
 @replaces(functional, "softmax")
-def softmax_spelt_out(_, value, **__):
+def softmax_spelt_out(_, value, *__, **___):
     """The softmax as exponentials and their sum."""
     raised = (value - value.amax(-1, keepdim=True)).exp()
     return raised / raised.sum(-1, keepdim=True)

@@ -58,7 +58,11 @@ class _Halved(torch.autograd.Function):
 
 def sdpa_with_halved_backward():
     """Fused attention halves the gradients of queries and keys."""
-    _in_short(SDPA, lambda plain, q, k, *given, **named: plain(_Halved.apply(q), _Halved.apply(k), *given, **named))
+
+    def halved(plain, query, key, *given, **named):
+        return plain(_Halved.apply(query), _Halved.apply(key), *given, **named)
+
+    _in_short(SDPA, halved)
 
 
 def autocast_rounds_the_loss():
@@ -78,7 +82,11 @@ def linear_loses_a_split():
 
 def bias_gradient_of_half_of_the_tokens():
     """A reduction in bf16 adds up half of a bias's gradient."""
-    _in_short("linear", lambda plain, x, w, b=None: plain(x, w, None if b is None else _Halved.apply(b)))
+
+    def half(plain, value, weight, bias=None):
+        return plain(value, weight, None if bias is None else _Halved.apply(bias))
+
+    _in_short("linear", half)
 
 
 def norm_without_its_tail():
