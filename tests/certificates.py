@@ -11,8 +11,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-__all__ = ["make_certificate"]
-
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
     """Write a certificate for 127.0.0.1 and `store.svc.cluster.local`, its own authority, to `folder/ca.pem`."""

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["charge", "pytest_fixture_setup", "pytest_runtest_call", "pytest_runtest_setup", "pytest_terminal_summary"]
-
 MAX_CPU_SECONDS = 10.0
 _LISTED = 15
 _PROPERTY = "cpu_seconds"

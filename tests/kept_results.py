@@ -27,8 +27,6 @@ from typing import Any, ParamSpec, TypeVar
 from plumbline.records import LoadedRecord
 from plumbline.schema.base import Model
 
-__all__ = ["keep", "kept"]
-
 _ROOT = Path(__file__).parents[1]
 _IS_WRITING = bool(os.environ.get("PLUMBLINE_KEEP_VERDICTS"))
 if _IS_WRITING and "PYTEST_XDIST_WORKER" in os.environ:

@@ -17,8 +17,6 @@ from plumbline.data.stores.protocol import (
 )
 from plumbline.schema.errors import UnavailableError
 
-__all__ = ["BreakingStore", "MemoryStore"]
-
 
 class _Reader:
     def __init__(self, info: ObjectInfo, data: bytes, offset: int, length: int | None) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.oldest_pip import pip_environment
 
-__all__ = ["build_wheel", "environment", "packages", "packages_here"]
-
 SOURCES = (
     "pyproject.toml", "README.md", "LICENSE", "plumbline", "flows", "tasks", "deployments", "docs", "infra", "locks",
 )  # fmt: skip

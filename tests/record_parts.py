@@ -17,8 +17,6 @@ from plumbline.schema.digest import digest_file
 from plumbline.schema.manifest import DataFile
 from plumbline.schema.record import RECORD_NAME
 
-__all__ = ["parquet_of", "record_parts", "write_arrays"]
-
 
 def record_parts(folder: Path) -> tuple[DataFile, ...]:
     """Return the files of `folder` as a record's parts, by name."""

@@ -8,8 +8,6 @@ from typing import Any
 from plumbline.report.sentences import sentence_of
 from plumbline.schema.fact import Fact
 
-__all__ = ["failures_of", "said"]
-
 
 def said(value: Any) -> Any:
     """Return the sentence of a fact, or the sentences of several; other values stay as they are."""

@@ -13,8 +13,6 @@ from plumbline.data.stores.opening import Timeouts
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 
-__all__ = ["PATIENT", "QUICK", "QUICK_TIMEOUTS", "Dataset", "assert_cache_is_right", "make_dataset", "temporary_files"]
-
 QUICK = RetryPolicy(
     attempts=5, first_seconds=0.002, longest_seconds=0.01, deadline_seconds=10.0,
     lowest_rate=256 << 10, rate_window_seconds=0.2,

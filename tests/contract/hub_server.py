@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["serve_hub"]
-
 _COMMIT = "a" * 40
 
 

@@ -13,8 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-__all__ = ["Proxy"]
-
 
 class Proxy:
     """Proxy on a free port; `requests` are the first lines, `logins` their credentials."""

@@ -10,8 +10,6 @@ from plumbline.schema.record import RECORD_NAME, RunRecord
 from plumbline.schema.spec import RunSpec
 from tests.record_parts import record_parts
 
-__all__ = ["make_record", "orders_of"]
-
 SPEC = RunSpec.model_validate({
     "workload": "bert-tiny", "task": "masked-lm", "seed": 7, "batch_size": 8, "probe": {"steps": 2},
     "model": {

@@ -56,7 +56,6 @@ def test_what_another_process_holds_stays_until_that_process_ends_even_if_killed
 ) -> None:
     limit = datasets["one"].size * 2
     with start(tmp_path, limit, ["one"], stdin=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "one\n"
         stage_here(tmp_path, limit, "two")
         stage_here(tmp_path, limit, "three")
@@ -95,7 +94,6 @@ def test_a_disk_without_room_gives_up_what_nobody_uses(tmp_path: Path, datasets:
         tmp_path / "cache", free_bytes=lambda _: free[0] + (0 if all(whole(tmp_path, datasets["one"])) else 1 << 20)
     )
     with start(tmp_path, 1 << 30, ["two"], stdin=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "two\n"
         cache.make_room(datasets["three"].size)
         assert not all(whole(tmp_path, datasets["one"])), "used longest ago"

@@ -56,7 +56,6 @@ def child(folder: Path, *how: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
@@ -88,7 +87,6 @@ def test_who_meets_another_in_its_last_sync_waits_for_it(folder: Path, dataset: 
         assert line(first) == "in sync"
         with child(folder) as second:
             assert line(second) == "waiting"
-            assert first.stdin is not None
             first.stdin.write("\n")
             first.stdin.flush()
             moved = [json.loads(line(process))["moved"] for process in (first, second)]

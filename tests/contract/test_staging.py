@@ -263,10 +263,7 @@ def test_damage_on_disk_is_found_and_mended(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     stage_all(store, cache, "reviews")
     manifest = cache.manifest(next(tmp_path.glob("manifests/*")).stem)
-    assert manifest is not None
     flipped, cut = (cache.path(shard.sha256) for shard in manifest.train[:2])
-    assert flipped is not None
-    assert cut is not None
     for path, data in ((flipped, b"x" * 1000), (cut, b"short")):
         path.chmod(0o600)
         path.write_bytes(data)

@@ -9,8 +9,6 @@ import time
 from typing import Self
 from urllib.parse import urlsplit
 
-__all__ = ["SlowUplink"]
-
 _PIECE = 64 << 10
 
 

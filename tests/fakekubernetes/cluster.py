@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-__all__ = ["ApiError", "Cluster"]
-
 Object = dict[str, Any]
 _GPU = "nvidia.com/gpu"
 _GRACE_SECONDS = 30.0

@@ -14,8 +14,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from tests.fakekubernetes.cluster import ApiError, Cluster
 
-__all__ = ["kubernetes_api", "write_kubeconfig"]
-
 _VERBS = ["create", "delete", "get", "list", "patch", "watch"]
 _KINDS = {"pods": "Pod", "events": "Event", "jobs": "Job", "namespaces": "Namespace"}
 _PATH = re.compile(

@@ -63,7 +63,6 @@ class Doors:
 
     def _train(self, name: str, environment: dict[str, str], inject: str = "") -> LoadedRecord:
         record = self.trainer.train(self.side(inject, environment), name)
-        assert record is not None
         assert record.record.exit.status == "completed"
         return record
 
@@ -129,7 +128,6 @@ def test_a_wrong_kernel_is_no_precision(doors: Doors, entry: Entry) -> None:
             judgement = judged(left, right)
             assert (judgement.verdict, codes(judgement)) == ("drift", {entry.expected})
             if entry.name == "one-layer-norm-with-other-eps":
-                assert judgement.first_divergence is not None
                 assert judgement.first_divergence.at == "bert.encoder.layer.0.attention.output.LayerNorm"
 
 

@@ -4,22 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "Change",
-    "Corrupt",
-    "Denied",
-    "Fault",
-    "FullAnswer",
-    "Missing",
-    "RedirectLoop",
-    "Reset",
-    "Stall",
-    "Status",
-    "Trickle",
-    "Truncate",
-    "WrongLength",
-]
-
 
 @dataclass(frozen=True)
 class Status:

@@ -24,8 +24,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-__all__ = ["GoogleServer"]
-
 _PAGE = 3
 _GRAIN = 256 << 10
 EMAIL = "worker@project.iam.gserviceaccount.com"

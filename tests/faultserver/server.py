@@ -37,8 +37,6 @@ from tests.faultserver.faults import (
     WrongLength,
 )
 
-__all__ = ["FaultServer", "Served"]
-
 _PIECE = 64 << 10
 
 

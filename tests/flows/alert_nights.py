@@ -15,8 +15,6 @@ from plumbline.tasks.alert import deliver_pending
 from plumbline.tasks.prefect_client.notifications import Blocks
 from tests.flows.small_suite import small_suite
 
-__all__ = ["ALERTS", "NIGHT", "NOBODY", "book_of", "night", "verdict"]
-
 ALERTS = (
     Alert(on=("drift", "invalid", "recovered", "missed"), block="apprise-url/hook"),
     Alert(on=("drift",), block="apprise-url/mail"),

@@ -6,8 +6,6 @@ import struct
 import subprocess
 from pathlib import Path
 
-__all__ = ["jumped_clock"]
-
 
 def jumped_clock(folder: Path, seconds: float) -> dict[str, str]:
     """Return variables that move a process's wall clock; the file in CLOCK_JUMP moves it again."""

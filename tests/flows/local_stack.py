@@ -28,8 +28,6 @@ from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.flow_runs import read_pool
 from tests.flows.small_suite import small_suite, to_toml
 
-__all__ = ["RunningRound", "RunningStack", "running_stack"]
-
 
 class RunningRound:
     """One `plumbline run --api` on the stack, with its output and exit code."""
@@ -59,7 +57,6 @@ class RunningRound:
             self.lines.append(re.sub(r"^ *[0-9.]+ s  ", "", line.rstrip("\n")))
 
     def _read_out(self) -> None:
-        assert self.child.stdout is not None
         self._out = self.child.stdout.read()
         self.child.wait()
         self.took = time.monotonic() - self._began

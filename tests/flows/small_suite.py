@@ -8,8 +8,6 @@ from typing import Any
 
 from plumbline.schema.suite import Suite
 
-__all__ = ["LIMITS", "small_suite", "to_toml"]
-
 LIMITS = {"start_seconds": 300, "run_seconds": 600}
 """Limits of a platform that only a hanging worker exceeds: a busy machine takes 40 s to start a run."""
 

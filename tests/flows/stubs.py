@@ -30,8 +30,6 @@ from plumbline.schema.suite import Suite
 from plumbline.tasks.prefect_client.deployments import apply, plan
 from tests.flows.small_suite import LIMITS, small_suite
 
-__all__ = ["Material", "StubWorkers", "deploy", "deploy_round", "model_record", "suite_of"]
-
 Material = tuple[RunSpec, Path]
 """A recipe, and the record of one real training of it."""
 

@@ -140,7 +140,6 @@ def test_deploying_again_keeps_what_a_person_set(
     assert main(["deploy", str(write(changed, tmp_path))]) == 0
     after = client.read_deployment_by_name(f"plumbline-training/{suite.name}-aws")
     assert after.job_variables == variables
-    assert after.global_concurrency_limit is not None
     assert after.global_concurrency_limit.limit == 3
     assert client.read_work_pool(suite.platforms["aws"].work_pool).concurrency_limit == 4
     (schedule,) = client.read_deployment_by_name(f"plumbline-regression/{suite.name}").schedules

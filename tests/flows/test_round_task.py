@@ -27,7 +27,6 @@ def test_arguments_are_not_searched_and_link_a_task_to_the_one_before() -> None:
     @round_task("judge")
     def judge(records: list[list[Evidence]]) -> tuple[float, int]:
         context = TaskRunContext.get()
-        assert context is not None
         return float(records[0][0]["loss"]), len(context.task_run.task_inputs["records"])
 
     @flow(persist_result=False)

@@ -109,7 +109,6 @@ class Workers(StubWorkers):
             return super()._deliver(order, changes)
 
         def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
-            assert built is not None
             measured = self._training(_loss_in(built.tonight if is_tonight else built.baseline))
             content = json.loads((self._record / RECORD_NAME).read_bytes())
             content |= {name: order[name] for name in ("record_id", "platform", "round_id", "attempt", "nonce", "spec")}

@@ -110,7 +110,6 @@ def test_a_drift_on_one_platform_is_named_shown_and_alerted(
         # The same upgrade again: its answers are there already, and nobody is told twice.
         again, _, none = play(suite, server, tmp_path, {})
         (message,) = webhook.got
-    assert outcome is not None
     assert (outcome.verdict, outcome.exit_code) == ("drift", 1)
     assert {name: one.verdict for name, one in outcome.platforms.items()} == {"p00": "pass", "p01": "drift"}
     assert (state.name, state.message) == ("Drift", f"drift: p01: {CULPRIT.sentence}")
@@ -120,7 +119,6 @@ def test_a_drift_on_one_platform_is_named_shown_and_alerted(
     assert "numpy 2.4.5" in Path(outcome.pages["p01"].removeprefix("file://")).read_text(encoding="utf-8")
     key = ArtifactFilterKey(any_=["gate-drift-upgrade"])
     assert "changes operator" in str(client.read_artifacts(artifact_filter=ArtifactFilter(key=key))[0].data)
-    assert again is not None
     assert (again.verdict, none) == ("drift", [])
     # A worker learns of its own platform alone, and of nobody's recipients.
     for order in orders:
@@ -138,7 +136,6 @@ def test_what_does_not_answer_the_order_counts_for_nothing(server: Server, tmp_p
         "p02": lambda _: None,
     }
     outcome, state, _ = play(suite, server, tmp_path, replies)
-    assert outcome is not None
     verdicts = {name: one.verdict for name, one in outcome.platforms.items()}
     assert verdicts == {"p00": "inconclusive", "p01": "inconclusive", "p02": "inconclusive", "p03": "pass"}
     assert (outcome.verdict, outcome.exit_code, state.name) == ("inconclusive", 3, "Inconclusive")
@@ -152,7 +149,6 @@ def test_an_error_on_a_worker_is_the_upgrade_s(server: Server, tmp_path: Path, c
     deploy(suite)
     replies: dict[str, Reply] = {"p00": lambda order: report(order, error="line 1 pins no version", exit_code=code)}
     outcome, state, _ = play(suite, server, tmp_path, replies)
-    assert outcome is not None
     assert (state.name, outcome.exit_code) == (name, code)
     assert "line 1 pins no version" in str(state.message)
 

@@ -75,12 +75,10 @@ def test_a_candidate_image_trains_beside_the_pool_s_own(
     suite = kubernetes_suite(client, tmp_path, "image-pass", material)
     workers = Pods(suite, server, material[1], tmp_path, {})
     outcome, state = play(suite, workers)
-    assert outcome is not None
     assert (state.name, outcome.verdict, outcome.candidate) == ("Completed", "pass", IMAGE)
     assert [variables for _, variables in workers.sent] == [{}, {"image": IMAGE, "env": {"PLUMBLINE_IMAGE": IMAGE}}]
     assert [name.rpartition("tiny ")[2] for name, _ in workers.sent] == ["own image", "candidate image"]
     answer = outcome.platforms["p00"].answer
-    assert answer is not None
     assert (answer.image, answer.culprits) == (IMAGE, ())
     assert [str(change) for change in answer.changes] == ["transformers 4.0 → 5.0"]
     assert "bisecting is off: an image is one change" in answer.sentences
@@ -95,7 +93,6 @@ def test_a_drift_of_the_image_is_confirmed_by_a_repeat_of_the_own(
     probe["learning_rates"] = [rate * 2 for rate in probe["learning_rates"]]
     workers = Pods(suite, server, material[1], tmp_path, {"probe": probe})
     outcome, state = play(suite, workers)
-    assert outcome is not None
     assert (state.name, outcome.verdict, outcome.exit_code) == ("Drift", "drift", 1)
     assert [bool(variables) for _, variables in workers.sent] == [False, True, False]
     assert str(state.message).startswith("drift: p00: the candidate image changes schedule: first at step 0")
@@ -108,7 +105,6 @@ def test_a_pool_that_ignores_the_image_gives_no_pass(
 ) -> None:
     suite = kubernetes_suite(client, tmp_path, "image-ignored", material)
     outcome, state = play(suite, Pods(suite, server, material[1], tmp_path, {}, obey=False))
-    assert outcome is not None
     assert (state.name, outcome.verdict) == ("Inconclusive", "inconclusive")
     assert "a training of the candidate image ran in an unnamed image" in str(state.message)
 

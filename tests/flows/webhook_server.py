@@ -20,8 +20,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Internet", "Receiver", "internet", "receiver"]
-
 
 class Receiver:
     """Webhook that keeps requests, and answers as configured."""

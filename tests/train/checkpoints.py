@@ -8,8 +8,6 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-__all__ = ["ACTIVATIONS", "FAMILIES", "REVIEWS", "make_checkpoint", "write_reviews"]
-
 REVIEWS = [
     (f"the {noun} is {word} and I {verb} it", label)
     for noun in ("kettle", "lamp", "tent", "drill", "watch", "router")

@@ -16,8 +16,6 @@ import torch
 from plumbline.train.__main__ import main
 from tests.cpu_budget import charge
 
-__all__ = ["in_new_process", "run_alone", "run_ranks"]
-
 _SECONDS = 300.0
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["plumbline.train.job", "datasets", __name__])

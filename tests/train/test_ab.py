@@ -68,7 +68,6 @@ def test_a_command_trains_with_the_python_of_each_side(tmp_path: Path, monkeypat
     write_any_spec(spec, tmp_path / "spec.json")
 
     def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
-        assert built is not None
         return run_training(
             tmp_path / "spec.json", out, data=f"file://{tmp_path / 'store'}", cache=tmp_path / "cache",
             platform="here", record_id="ab", environment={"AB_SIDE": "tonight" if is_tonight else "baseline"},
@@ -93,7 +92,6 @@ def test_half_of_the_runs_train_in_the_baselines_environment(
 
     def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
         """Train once on each side; a later run of a side repeats its record."""
-        assert built is not None
         side = "tonight" if is_tonight else "baseline"
         runs.append(side)
         if (tmp_path / side).exists():
@@ -116,7 +114,6 @@ def test_half_of_the_runs_train_in_the_baselines_environment(
     assert code == 0
     assert folder is not None
     found = read_record(folder).evidence.ab
-    assert found is not None
     assert found.unavailable == ""
     assert [run.is_tonight for run in found.runs] == [True, False, False, True]
     assert {(event["event"], event["part"], event["steps"]) for event in events} == {("progress", "speed", 10)}

@@ -244,6 +244,5 @@ def test_a_library_that_does_not_load_is_one_line(workshop: Workshop, tmp_path: 
     assert words in lines[0]
     assert "locks/trainer.txt" in lines[0]
     broken = broken_library(loaded)
-    assert broken is not None
     assert (broken.name, broken.exception) == ("safetensors" if what == "a missing one" else package, exception)
     assert not broken.message.startswith(str(tmp_path))

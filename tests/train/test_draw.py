@@ -49,7 +49,6 @@ def in_order(trained: Trained, **changes: Any) -> LoadedRecord:
 
 
 def drawn(trained: Trained) -> tuple[float, ...] | None:
-    assert trained.probe.portable is not None
     return trained.probe.portable.drawn
 
 

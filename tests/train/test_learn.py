@@ -232,7 +232,6 @@ def test_another_dropout_on_an_equal_machine_is_drift_and_named(
     monkeypatch.setattr(learn_module, "build_model", lambda *a, **k: plain(*a, **(k | {"dropout": 0.2})))
     judgement = judged(undisturbed, workshop.train(learning(workshop)))
     assert judgement.verdict == "drift"
-    assert judgement.first_divergence is not None
     assert (judgement.first_divergence.part, judgement.first_divergence.step) == ("learn", 0)
     assert [cause.code for cause in judgement.causes] == ["rng"]
     assert "dropout is 0.2 instead of 0.1" in said(judgement.causes[0].why)

@@ -12,8 +12,6 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-__all__ = ["ROUNDED_LINEARS", "SLOW_LINEARS", "install_first", "make_wheel", "plant"]
-
 ROUNDED_LINEARS = """
 import sys
 

@@ -76,13 +76,11 @@ def test_a_large_record_gives_up_groups_until_it_fits_and_still_finds_a_fault(tm
     assert plumbline.compare(accepted.loaded, same, throughput=False).verdict == "pass"
     found = plumbline.compare(accepted.loaded, other, throughput=False)
     assert found.verdict == "drift"
-    assert found.first_divergence is not None
     assert (found.first_divergence.stage, found.first_divergence.step) == ("forward", 0)
 
 
 def test_a_record_that_never_fits_is_refused_in_one_line(plain: LoadedRecord) -> None:
     captured = plain.record.evidence.captured
-    assert captured is not None
     many = {f"file {'y' * 200}{place}": "z" for place in range(900)}
     evidence = plain.record.evidence.replace(captured=captured.replace(identity=many).to_json())
     large = LoadedRecord(plain.record.replace(evidence=evidence.to_json()), plain.folder)
@@ -145,6 +143,5 @@ def test_the_text_names_no_machine_and_has_a_line_for_each_tensor(plain: LoadedR
     assert "command" not in content["evidence"]["captured"]["identity"]
     assert str(plain.folder) not in text
     probe = accepted.record.evidence.probe
-    assert probe is not None
     lines = [line for line in text.splitlines() if '"stage":"forward"' in line]
     assert len(lines) == len([tap for tap in probe.taps if tap.stage == "forward"])

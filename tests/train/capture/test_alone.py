@@ -131,7 +131,6 @@ class Late(Loop):
                 run.step()
         found = plumbline.read_record(folder)
         captured = found.record.evidence.captured
-        assert captured is not None
         assert 3 not in captured.recorded
         return found
 
@@ -355,7 +354,6 @@ def judged(kind: type[Loop], folder: Path) -> Judgement:
 def test_a_record_that_contradicts_itself_says_so(kind: type[Loop], tmp_path: Path) -> None:
     judgement = judged(kind, tmp_path)
     assert judgement.verdict == "drift"
-    assert judgement.first_divergence is not None
     assert (judgement.causes[0].code, judgement.first_divergence.at) == CONTRADICTIONS[kind]
 
 
@@ -405,7 +403,6 @@ def test_processes_that_begin_to_exchange_are_replicas_and_those_that_end_to_are
 
 def _off(loaded: LoadedRecord) -> LoadedRecord:
     probe = loaded.record.evidence.probe
-    assert probe is not None
     first = probe.proofs[0]
     errors = (first.errors[0].replace(error=1e9), *first.errors[1:])
     return changed(loaded, "probe", proofs=(first.replace(errors=errors), *probe.proofs[1:]))
@@ -479,7 +476,6 @@ def test_draws_in_evaluation_mode_are_a_note(kind: type[Loop], is_noted: bool, t
 
 def test_another_mode_is_named_with_its_modules(healthy: LoadedRecord, tmp_path: Path) -> None:
     judgement = plumbline.compare(healthy, FrozenNorm().train(tmp_path), throughput=False)
-    assert judgement.first_divergence is not None
     assert judgement.first_divergence.at == "mode"
     assert "norm" in said(judgement.findings[0].detail)
 
@@ -514,7 +510,6 @@ def test_a_model_without_blocks_is_proven_itself(tmp_path: Path, make: Any) -> N
     loop.model = make()
     loop.optimizer = loop.update()
     probe = loop.train(tmp_path).record.evidence.probe
-    assert probe is not None
     names = {(error.stage, error.name) for proof in probe.proofs for error in proof.errors}
     assert ("forward", "model") in names
     assert [name for stage, name in names if stage == "gradient" and name.endswith("weight")]
@@ -522,7 +517,6 @@ def test_a_model_without_blocks_is_proven_itself(tmp_path: Path, make: Any) -> N
 
 def test_a_parameter_beside_children_is_proven_and_one_that_no_module_shows_is_told(tmp_path: Path) -> None:
     probe = Attending().train(tmp_path).record.evidence.probe
-    assert probe is not None
     proven = {error.name for error in probe.proofs[0].errors if error.stage == "gradient"}
     assert {"0.own.in_proj_weight", "0.own.in_proj_bias"} <= proven
     assert "0.scale: is used by a function" in probe.proofs[0].lost
@@ -531,7 +525,6 @@ def test_a_parameter_beside_children_is_proven_and_one_that_no_module_shows_is_t
 @pytest.mark.parametrize("kind", [Skipping, LongAccumulating])
 def test_a_record_without_an_update_says_so(kind: type[Loop], tmp_path: Path) -> None:
     captured = kind().train(tmp_path).record.evidence.captured
-    assert captured is not None
     assert "the update: no optimizer ran" in captured.unknown
 
 
@@ -569,8 +562,6 @@ class WrongUpdate(Closing):
 def test_an_update_of_a_closure_is_proven_and_its_clipping_shown(tmp_path: Path) -> None:
     record = Closing().train(tmp_path / "right")
     probe, captured = record.record.evidence.probe, record.record.evidence.captured
-    assert probe is not None
-    assert captured is not None
     assert all({"forward", "gradient", "optimizer"} <= {e.stage for e in proof.errors} for proof in probe.proofs)
     assert [each.max_norm for each in captured.exchanges] == pytest.approx([1e-3] * len(captured.recorded), rel=1e-2)
     assert not [why for why in captured.unknown if "closure" in why]
@@ -602,7 +593,6 @@ class OffNorm(Normed32):
 def test_a_norm_in_fp32_within_half_precision_is_proven_by_its_own_roundings(tmp_path: Path) -> None:
     assert judged(Normed32, tmp_path / "right").verdict == "pass"
     wrong = judged(OffNorm, tmp_path / "wrong")
-    assert wrong.first_divergence is not None
     assert (wrong.causes[0].code, wrong.first_divergence.at) == ("operator", "1")
 
 
@@ -631,7 +621,6 @@ class OffDouble(Double):
 def test_a_training_in_fp64_is_proven(tmp_path: Path) -> None:
     record = Double().train(tmp_path / "right")
     probe = record.record.evidence.probe
-    assert probe is not None
     proven = {(error.stage, error.name) for error in probe.proofs[0].errors}
     assert {("forward", "0"), ("gradient", "2.weight"), ("optimizer", "0.weight_hh")} <= proven
     assert judge_alone(record).verdict == "pass"

@@ -29,7 +29,6 @@ def test_an_example_records_a_training_that_passes(name: str, tmp_path: Path) ->
     assert plumbline.compare(first, second, throughput=False).verdict == "pass"
     assert plumbline.judge_alone(first).verdict == "pass"
     captured = first.record.evidence.captured
-    assert captured is not None
     assert not [why for why in captured.unknown if "Error" in why]
     if name == "processes":
         assert first.record.fingerprint.num_processes == 2

@@ -43,7 +43,6 @@ def _named(judgement: Judgement) -> list[str]:
 
 def _functions(record: LoadedRecord) -> FunctionCalls:
     captured = record.record.evidence.captured
-    assert captured is not None
     assert captured.functions is not None
     return captured.functions
 
@@ -148,7 +147,6 @@ def test_formats_that_differ_alone_are_precision(tmp_path: Path) -> None:
 def test_what_one_record_lacks_is_unknown_and_no_difference(plain: Path) -> None:
     whole = plumbline.read_record(plain / "plain")
     captured = whole.record.evidence.captured
-    assert captured is not None
     evidence = whole.record.evidence.replace(captured=captured.replace(functions=None).to_json())
     bare, other = (LoadedRecord(whole.record.replace(evidence=evidence.to_json()), whole.folder) for _ in range(2))
     for sides in ((whole, bare), (bare, whole), (bare, other)):
@@ -293,7 +291,6 @@ def test_no_function_that_is_listed_changes_a_bit_of_the_training(
     plain, seen = _state(make, None), _state(make, tmp_path)
     assert all(torch.equal(one, other) for one, other in zip(plain, seen, strict=True))
     record = plumbline.read_record(tmp_path)
-    assert record.record.evidence.captured is not None
     assert not [why for why in record.record.evidence.captured.unknown if "Error" in why]
     functions = _functions(record)
     assert functions.lost == lost

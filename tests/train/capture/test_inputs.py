@@ -47,7 +47,6 @@ def adversaries(folder: Path, rate: float = 0.1) -> tuple[LoadedRecord, list[lis
 def test_generated_rows_are_no_input_and_hide_no_cause(tmp_path: Path) -> None:
     record, real = adversaries(tmp_path / "first")
     captured = record.record.evidence.captured
-    assert captured is not None
     assert [list(each or ()) for each in captured.inputs["D.input"]] == real
     assert len(captured.inputs["G.input"]) == STEPS
     other, _ = adversaries(tmp_path / "second", rate=0.2)
@@ -68,7 +67,6 @@ def test_a_carried_state_is_no_input(tmp_path: Path) -> None:
             optimizer.step()
             run.step()
     captured = plumbline.read_record(tmp_path / "record").record.evidence.captured
-    assert captured is not None
     assert captured.inputs["hx"][1:] == (None,) * (STEPS - 1)
     assert all(captured.inputs["input"])
 

@@ -87,7 +87,6 @@ def _check(train: Callable[[Path | None], nn.Module], folder: Path, rows: int) -
     assert len(set(digests)) == 1
     first, second = (plumbline.read_record(folder / name) for name in ("a", "b"))
     probe = first.record.evidence.probe
-    assert probe is not None
     assert tuple(probe.num_rows) == (rows,) * STEPS
     assert all({"gradient", "optimizer"} <= {error.stage for error in proof.errors} for proof in probe.proofs)
     assert plumbline.compare(first, second, throughput=False).verdict == "pass"

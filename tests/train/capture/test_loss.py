@@ -66,13 +66,11 @@ def _start(honest: LoadedRecord) -> Path:
 
 def _proven(record: LoadedRecord) -> list[str]:
     probe = record.record.evidence.probe
-    assert probe is not None
     return [each.name for proof in probe.proofs for each in proof.errors if each.stage == "loss"]
 
 
 def _unknown(record: LoadedRecord) -> list[str]:
     captured = record.record.evidence.captured
-    assert captured is not None
     return [why for why in captured.unknown if "loss" in why]
 
 
@@ -91,7 +89,6 @@ def test_a_loss_that_is_not_its_definition_is_named_beside_an_honest_one_and_alo
     wrong = train(tmp_path, _start(honest), 0.12)
     for judgement in (plumbline.compare(honest, wrong, throughput=False), plumbline.judge_alone(wrong)):
         assert [cause.code for cause in judgement.causes] == ["loss"]
-        assert judgement.first_divergence is not None
         assert (judgement.first_divergence.stage, judgement.first_divergence.step) == ("loss", 0)
 
 
@@ -107,7 +104,6 @@ def test_what_is_trained_on_is_proven_and_not_only_what_is_shown(tmp_path: Path)
             run.step(batch, smoothed(0.1)(logits.detach(), batch))
     judgement = plumbline.judge_alone(plumbline.read_record(tmp_path))
     assert [cause.code for cause in judgement.causes] == ["loss"]
-    assert judgement.first_divergence is not None
     assert judgement.first_divergence.at == "logits"
 
 

@@ -46,13 +46,9 @@ def test_a_loop_trains_the_same_bits_and_its_record_passes(name: str, tmp_path: 
         assert others == generators
     first, second = (plumbline.read_record(tmp_path / folder) for folder in ("a", "b"))
     probe, captured = first.record.evidence.probe, first.record.evidence.captured
-    assert probe is not None
-    assert captured is not None
     refused = ["the functions of the first step: RuntimeError: out of memory, says the loop"] * (name == "raising")
     assert [why for why in captured.unknown if "Error" in why] == refused
-    assert captured.functions is not None
     assert bool(captured.functions.calls) is not bool(refused)
-    assert captured.window is not None
     assert captured.window.lost == "" or name in WITHOUT_FORM
     assert probe.num_steps == STEPS
     assert set(probe.num_rows) == {5 if name != "adversaries" else 20}
