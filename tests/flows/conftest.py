@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plumbline.local.services import LOGIN_NAME
+from plumbline.local import services
 from plumbline.local.stack import Stack
 from plumbline.night.prepare import prepare
 from plumbline.schema.spec import read_spec
@@ -20,6 +23,7 @@ from tests.flows.small_suite import LIMITS, small_suite
 from tests.flows.stubs import Material, model_record
 
 _PORT = int(os.environ["PLUMBLINE_TEST_PORT"])
+ROOT = Path(__file__).parents[2]
 _LOGIN = "plumbline:tests"
 # Before Prefect is imported: its background threads see the settings of the import alone, and without these they would
 # start a server of their own.
@@ -42,6 +46,11 @@ class Server:
     api_url: str = f"http://127.0.0.1:{_PORT}/api"
     login: str = _LOGIN
 
+    def environment(self, home: Path) -> dict[str, str]:
+        """Return the variables of a program that uses the server, with the commands of this installation."""
+        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        return {**services.inherited(), **services.prefect_environment(self.api_url, home, self.login), **path}
+
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -61,7 +70,7 @@ def server(shared_folder: Path) -> Iterator[Server]:
         with locked(shared_folder / "start"):
             if not state.exists():
                 state.mkdir()
-                (state / LOGIN_NAME).write_text(_LOGIN)
+                (state / services.LOGIN_NAME).write_text(_LOGIN)
                 suite = small_suite(state, platforms=("onprem",))
                 stack = owned.enter_context(Stack(suite, state, port=_PORT, say=lambda _: None))
                 owned.callback(fcntl.flock, users, fcntl.LOCK_EX)
@@ -108,6 +117,14 @@ def material_folder(shared_folder: Path) -> Path:
 def material(material_folder: Path) -> Material:
     """Return a spec, and the record of one real training."""
     return read_spec(material_folder / "model/spec.json"), material_folder / "model/record"
+
+
+def gpu_template(image: str | None = None) -> dict[str, Any]:
+    """Return the job template of Kubernetes pools as it is delivered, or with this image."""
+    template: dict[str, Any] = json.loads((ROOT / "infra/kubernetes/gpu-job-template.json").read_text(encoding="utf-8"))
+    if image:
+        template["variables"]["properties"]["image"]["default"] = image
+    return template
 
 
 @pytest.fixture

@@ -49,6 +49,13 @@ def small_suite(
     )  # fmt: skip
 
 
+def write_suite(suite: Suite, folder: Path) -> Path:
+    """Write the suite as `suite.toml` into `folder`; return the file."""
+    path = folder / "suite.toml"
+    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    return path
+
+
 def to_toml(content: dict[str, Any]) -> str:
     """Return a suite as TOML with inline tables."""
 

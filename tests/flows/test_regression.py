@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from datetime import datetime
 from functools import partial
@@ -28,6 +27,8 @@ from prefect.exceptions import Abort
 from plumbline.cli.main import main
 from plumbline.data.stores import ObjectMissingError, open_store
 from plumbline.flows.regression import regression
+from plumbline.judge import compared
+from plumbline.judge.walk import Walk
 from plumbline.night.alerts import AlertBook
 from plumbline.night.baseline import BaselineBook
 from plumbline.night.central import CentralStore
@@ -38,9 +39,8 @@ from plumbline.night.rounds.documents import Controller, claim_round, write_spec
 from plumbline.schema.record import RECORD_NAME
 from plumbline.schema.suite import Alert, Suite
 from plumbline.schema.verdict import RoundVerdict
-from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from tests.flows.conftest import Server
-from tests.flows.small_suite import to_toml
+from tests.flows.small_suite import write_suite
 from tests.flows.stubs import Material, Measurement, StubWorkers, deploy_round, suite_of
 from tests.flows.webhook_server import receiver
 from tests.said import said
@@ -87,6 +87,9 @@ def test_equal_records_pass_and_the_ui_shows_it(
     suite = suite_of(tmp_path, "even", 2)
     verdict, state = play(suite, server, material, tmp_path, {})
     assert (verdict.verdict, state) == ("pass", "Completed: pass: p00, p01")
+    assert "planted faults found" in verdict.proven
+    kept = CentralStore(open_store(suite.store)).list_records()
+    assert sorted(kept) == sorted(record for platform in verdict.platforms.values() for record in platform.records)
     report = Path(verdict.report)
     assert 'href="../../../site/even/index.html"' in report.read_text(encoding="utf-8")
     nights = (report.parents[3] / "site/even/index.html").read_text(encoding="utf-8")
@@ -116,6 +119,18 @@ def emitted(server: Server, suite: str, count: int) -> dict[str, int]:
     return {name: names.count(name) for name in sorted(names)}
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("client")
+def test_a_blind_judge_is_caught_by_the_canary(
+    server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compared, "walk", lambda _: Walk(mismatches=(), rounding=()))
+    verdict, state = play(suite_of(tmp_path, "blind", 2), server, material, tmp_path, {})
+    assert (verdict.verdict, state.partition(":")[0]) == ("invalid", "Invalid")
+    checks = {finding.check for finding in verdict.platforms["p01"].findings if finding.outcome == "invalid"}
+    assert checks == {"canary.weights", "canary.batches", "canary.layer-norm-eps"}
+
+
 def events_of(server: Server, suite: str) -> list[dict[str, Any]]:
     label = {"plumbline.suite": [suite]}
     wanted = {"filter": {"resource": {"labels": label}, "event": {"prefix": ["plumbline."]}}, "limit": 50}
@@ -131,13 +146,16 @@ def occurred(server: Server, suite: str) -> list[datetime]:
 @pytest.mark.long
 @pytest.mark.usefixtures("client")
 def test_failures_of_infrastructure_are_tried_again_and_never_drift(
-    server: Server, material: Material, tmp_path: Path
+    server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite = impatient(suite_of(tmp_path, "rough", 9, retries=1), "p05", seconds=20)
+    suite = impatient(suite_of(tmp_path, "rough", 10, retries=1), "p05", seconds=20)
     kinds = {
         "p01": "crash", "p02": "crash with record", "p03": "fail", "p04": "always crash", "p05": "always ignore",
-        "p06": "store gone", "p07": "token expired", "p08": "always store gone",
+        "p06": "store gone", "p07": "token expired", "p08": "always store gone", "p09": "always crash",
     }  # fmt: skip
+    monkeypatch.setattr("plumbline.tasks.dispatch.run_jobs", partial(run_jobs, limits=Limits(settle_seconds=1.0)))
+    (tmp_path / "outbox").mkdir()
+    (tmp_path / "outbox/p09").write_text("not a folder")
     verdict, state = play(suite, server, material, tmp_path, kinds)
     results = verdict.platforms
     assert (verdict.verdict, state.partition(":")[0]) == ("inconclusive", "Inconclusive")
@@ -153,10 +171,10 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
         "the run's record is complete, though the run crashed" in said(note.text) for note in results["p02"].notes
     )
     assert results["p02"].records[0].endswith("-0")
-    assert "crashed" in results["p04"].unavailable
+    assert all("crashed" in results[name].unavailable for name in ("p04", "p09"))
     assert "no worker started the run within 20 s (start_seconds)" in results["p05"].unavailable
-    assert emitted(server, "rough", 10) == {
-        "plumbline.platform.pass": 6, "plumbline.platform.unavailable": 3, "plumbline.round.inconclusive": 1,
+    assert emitted(server, "rough", 11) == {
+        "plumbline.platform.pass": 6, "plumbline.platform.unavailable": 4, "plumbline.round.inconclusive": 1,
     }  # fmt: skip
 
 
@@ -165,50 +183,27 @@ def test_failures_of_infrastructure_are_tried_again_and_never_drift(
 def test_a_reference_without_its_store_or_with_last_nights_record_takes_no_other_platform_along(
     server: Server, material: Material, tmp_path: Path
 ) -> None:
-    suite = suite_of(tmp_path, "dark-reference", 4, retries=0)
-    kinds = {"p00": "always store gone", "p01": "always other device", "p02": "always last night"}
+    suite = suite_of(tmp_path, "dark-reference", 5, retries=1)
+    kinds = {
+        "p00": "always store gone", "p01": "always other device", "p02": "always last night",
+        "p04": "always misconfigured",
+    }  # fmt: skip
     verdict, state = play(suite, server, material, tmp_path, kinds)
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {
-        "p00": "inconclusive", "p01": "invalid", "p02": "invalid", "p03": "pass",
+        "p00": "inconclusive", "p01": "invalid", "p02": "invalid", "p03": "pass", "p04": "inconclusive",
     }  # fmt: skip
+    # Where it alone is missing, the round's exit code is 2.
+    unfit = verdict.platforms["p04"]
+    assert (unfit.unavailable, unfit.is_misconfigured) == ("the run failed: /opt/env: torch: is not installed", True)
     assert state.startswith("Invalid: invalid: p01: platform.gpus")
     assert "4 processes" in said(verdict.platforms["p01"].findings[0].detail)
     assert "nonce" in said(verdict.platforms["p02"].findings[0].detail)
     kept = CentralStore(open_store(suite.store)).list_records()
     assert not any("p02" in name for name in kept)
-    assert emitted(server, "dark-reference", 5) == {
-        "plumbline.platform.invalid": 2, "plumbline.platform.pass": 1, "plumbline.platform.unavailable": 1,
+    assert emitted(server, "dark-reference", 6) == {
+        "plumbline.platform.invalid": 2, "plumbline.platform.pass": 1, "plumbline.platform.unavailable": 2,
         "plumbline.round.invalid": 1,
     }  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("client")
-def test_a_training_that_would_fail_again_is_not_tried_again(
-    server: Server, material: Material, tmp_path: Path
-) -> None:
-    suite = suite_of(tmp_path, "wrong", 2)
-    verdict, state = play(suite, server, material, tmp_path, {"p01": "always misconfigured"})
-    assert (verdict.verdict, verdict.exit_code, verdict.platforms["p00"].verdict) == ("inconclusive", 2, "pass")
-    assert verdict.platforms["p01"].unavailable == "the run failed: /opt/env: torch: is not installed"
-    assert state.startswith("Misconfigured: inconclusive: p01: ")
-    assert emitted(server, "wrong", 3)["plumbline.platform.unavailable"] == 1
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("client")
-def test_twelve_platforms_five_of_them_failing(server: Server, material: Material, tmp_path: Path) -> None:
-    chance = random.Random(20)
-    suite = suite_of(tmp_path, "many", 12)
-    faults = ("crash", "crash with record", "fail", "always crash", "always invalid")
-    kinds = dict(zip(chance.sample(sorted(suite.platforms), 5), faults, strict=True))
-    verdict, _ = play(suite, server, material, tmp_path, kinds)
-    gone = {name for name, kind in kinds.items() if kind.startswith("always")}
-    assert {name for name, item in verdict.platforms.items() if item.unavailable} == gone
-    assert {item.verdict for name, item in verdict.platforms.items() if name not in gone} == {"pass"}
-    assert verdict.verdict == "inconclusive"
-    kept = CentralStore(open_store(suite.store)).list_records()
-    assert sorted(kept) == sorted(record for platform in verdict.platforms.values() for record in platform.records)
 
 
 @pytest.mark.long
@@ -218,8 +213,7 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retri
 ) -> None:
     alerts = [Alert(on=("unavailable", "recovered"), block="apprise-url/newcomer")]
     suite = suite_of(tmp_path, "newcomer", 3).replace(alerts=alerts)
-    with receiver() as webhook:
-        AppriseUrl(url=webhook.url).save("newcomer", overwrite=True)
+    with receiver("newcomer") as webhook:
         deploy_round(suite)
         with get_client(sync_client=True) as client:
             client.delete_deployment(client.read_deployment_by_name(training_deployment(suite.name, "p02")).id)
@@ -230,30 +224,6 @@ def test_a_platform_that_is_not_deployed_yet_is_unavailable_until_a_person_retri
     assert (again.verdict, again.platforms["p00"].records) == ("pass", first.platforms["p00"].records)
     titles = [got["title"].rpartition(": ")[2] for got in webhook.got]
     assert titles == ["p02 is unavailable", "p02 has recovered"]
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("client")
-def test_a_platform_whose_outbox_refuses_the_controller_is_unavailable_and_the_others_are_judged(
-    server: Server, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its credentials are a pod's, whose token is not mounted: botocore raises the system's own error."""
-    role = "role_arn = arn:aws:iam::123456789012:role/robot\nweb_identity_token_file = /gone/token\n"
-    (tmp_path / "aws").write_text(f"[profile robot]\nregion = eu-central-1\n{role}", encoding="utf-8")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
-    monkeypatch.setenv("AWS_PROFILE", "robot")
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("plumbline.tasks.dispatch.run_jobs", partial(run_jobs, limits=Limits(settle_seconds=1.0)))
-    suite = suite_of(tmp_path, "roleless", 3, retries=0)
-    barred = suite.platforms["p01"].replace(outbox="s3://outbox/of/p01")
-    suite = suite.replace(platforms={**suite.platforms, "p01": barred})
-    verdict, _ = play(suite, server, material, tmp_path, {"p01": "always crash"})
-    assert {name: item.verdict for name, item in verdict.platforms.items()} == {
-        "p00": "pass", "p01": "inconclusive", "p02": "pass",
-    }  # fmt: skip
-    assert verdict.verdict == "inconclusive"
-    assert "the run crashed" in verdict.platforms["p01"].unavailable
 
 
 @pytest.mark.long
@@ -272,8 +242,7 @@ def test_a_baseline_that_went_bad_in_the_store_is_said_and_the_other_platforms_a
     verdict, state = play(suite, server, material, tmp_path, {}, night="20261122")
     assert {name: item.verdict for name, item in verdict.platforms.items()} == {"p00": "pass", "p01": "invalid"}
     assert "baseline.record" in state
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    path = write_suite(suite, tmp_path)
     assert main(["baseline", "accept", str(path), "--platform", "p01"]) == 0
     assert play(suite, server, material, tmp_path, {}, night="20261123")[0].verdict == "pass"
 
@@ -294,8 +263,7 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
     for folder, name, content in damage:
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / name).write_text(content, encoding="utf-8")
-    with receiver() as webhook:
-        AppriseUrl(url=webhook.url).save("sealed", overwrite=True)
+    with receiver("sealed") as webhook:
         suite = suite_of(tmp_path, "sealed", 2).replace(alerts=[Alert(on=("drift",), block="apprise-url/sealed")])
         verdict, _ = play(suite, server, material, tmp_path, {}, measure=drifting(material))
     cause = verdict.platforms["p01"].causes[0]
@@ -317,8 +285,7 @@ def test_a_drift_is_alerted_though_the_outbox_takes_no_experiment_and_the_alert_
 def test_a_round_that_breaks_is_told_also_where_the_central_store_is_the_trouble(
     server: Server, material: Material, tmp_path: Path
 ) -> None:
-    with receiver() as webhook:
-        AppriseUrl(url=webhook.url).save("broken", overwrite=True)
+    with receiver("broken") as webhook:
         suite = suite_of(tmp_path, "broken", 2).replace(alerts=[Alert(on=("missed",), block="apprise-url/broken")])
         (tmp_path / "central").mkdir()
         for folder in ("started", "alerts"):
@@ -355,8 +322,7 @@ def test_a_controller_that_wakes_up_beside_its_successor_publishes_and_alerts_no
 ) -> None:
     name = "20261120-020000-zombie"
     drifts = drifting(material)
-    with receiver() as webhook:
-        AppriseUrl(url=webhook.url).save("zombie", overwrite=True)
+    with receiver("zombie") as webhook:
         suite = suite_of(tmp_path, "zombie", 2).replace(
             alerts=[Alert(on=("drift", "missed"), block="apprise-url/zombie")]
         )

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.certificates import make_certificate
+from tests.http_server import Handler, Server, serving
 
 
 class Receiver:
@@ -33,35 +28,34 @@ class Receiver:
         self.answer_seconds = 0.0
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+        class Webhook(Handler):
+            def answer(self) -> None:
+                body = self.body()
                 outer.asked += 1
                 time.sleep(outer.answer_seconds)
                 status = outer.answers.pop(0) if outer.answers else 200
                 if status == 200:
                     outer.times.append(datetime.now(UTC))
                     outer.got.append(json.loads(body))
-                self.send_response(status)
-                self.end_headers()
+                self.reply(status)
 
-            def log_message(self, *_: object) -> None:
-                return
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"json://127.0.0.1:{self.server.server_address[1]}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server = Server(Webhook)
+        self.url = f"{self.server.url.replace('http:', 'json:')}/"
+        self.server.start()
 
 
 @contextmanager
-def receiver() -> Iterator[Receiver]:
-    """Start a webhook on a free port."""
+def receiver(block: str = "") -> Iterator[Receiver]:
+    """Start a webhook on a free port, as the address of the Prefect server's block `apprise-url/BLOCK` if named."""
     item = Receiver()
     try:
+        if block:
+            from plumbline.tasks.prefect_client.notifications import AppriseUrl  # noqa: PLC0415 - asks a server
+
+            AppriseUrl(url=item.url).save(block, overwrite=True)
         yield item
     finally:
-        item.server.shutdown()
-        item.server.server_close()
+        item.server.stop()
 
 
 @dataclass
@@ -79,34 +73,22 @@ class Internet:
 @contextmanager
 def internet(folder: Path, hosts: tuple[str, ...]) -> Iterator[Internet]:
     """Start a proxy that answers for these hosts."""
-    certificate, seen = _certificate(folder, hosts), Internet()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate)
+    tls, certificate, seen = make_certificate(folder, hosts), folder / "ca.pem", Internet()
 
-    class Proxy(BaseHTTPRequestHandler):
-        def do_CONNECT(self) -> None:
+    class Proxy(Handler):
+        def answer(self) -> None:
             self.send_response(200, "Connection established")
             self.end_headers()
             with suppress(OSError), tls.wrap_socket(self.connection, server_side=True) as plain:
                 _answer(plain, self.path.partition(":")[0], seen)
             self.close_connection = True
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    seen.variables = {
-        "HTTPS_PROXY": f"http://127.0.0.1:{server.server_address[1]}",
-        "NO_PROXY": "127.0.0.1,localhost",
-        "REQUESTS_CA_BUNDLE": str(certificate),
-        "SSL_CERT_FILE": str(certificate),
-    }
-    try:
+    with serving(Proxy) as url:
+        seen.variables = {
+            "HTTPS_PROXY": url, "NO_PROXY": "127.0.0.1,localhost", "REQUESTS_CA_BUNDLE": str(certificate),
+            "SSL_CERT_FILE": str(certificate),
+        }  # fmt: skip
         yield seen
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _answer(plain: socket.socket, host: str, seen: Internet) -> None:
@@ -124,26 +106,3 @@ def _answer(plain: socket.socket, host: str, seen: Internet) -> None:
     if status == 200:
         seen.got.append((host, path, content))
     plain.sendall(f"HTTP/1.1 {status} -\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".encode())
-
-
-def _certificate(folder: Path, hosts: tuple[str, ...]) -> Path:
-    """Write a self-signed key and certificate for these hosts."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "plumbline test")])
-    built = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path = folder / "internet.pem"
-    pem = serialization.Encoding.PEM
-    path.write_bytes(key.private_bytes(pem, form, plain) + built.public_bytes(pem))
-    return path
