@@ -27,17 +27,9 @@ from plumbline.tasks.doctor import check_server
 from plumbline.tasks.prefect_client import deployments
 from plumbline.tasks.prefect_client.api import server_errors
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
-from tests.flows.conftest import file_suite
-from tests.flows.small_suite import to_toml
+from tests.flows.conftest import file_suite, gpu_template
+from tests.flows.small_suite import write_suite
 from tests.flows.stubs import Material, deploy
-
-GPU_TEMPLATE = Path(__file__).parents[2] / "infra/kubernetes/gpu-job-template.json"
-
-
-def write(suite: Suite, folder: Path) -> Path:
-    path = folder / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    return path
 
 
 def automations(client: SyncPrefectClient) -> list[dict[str, Any]]:
@@ -57,7 +49,7 @@ def test_deploying_twice_changes_nothing_the_second_time(
         schedule=Schedule(cron="0 2 * * *", timezone="Europe/Berlin"),
         alerts=({"on": ("drift", "missed"), "block": "apprise-url/deploy-test"},),
     )
-    path = str(write(suite, tmp_path))
+    path = str(write_suite(suite, tmp_path))
     assert main(["deploy", path, "--dry-run", "--json"]) == 0
     loaded = json.loads(capsys.readouterr().out)["changes"]
     # Other tests share the block and the controllers' pool with this one.
@@ -91,16 +83,16 @@ def test_a_renamed_suite_names_the_old_schedule_and_a_removed_schedule_ends(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nightly = suite.replace(schedule=Schedule(cron="0 2 * * *"))
-    assert main(["deploy", str(write(nightly, tmp_path))]) == 0
+    assert main(["deploy", str(write_suite(nightly, tmp_path))]) == 0
     assert "is scheduled too" not in capsys.readouterr().err
     renamed = nightly.replace(name=f"{suite.name}-new"[-60:])
-    assert main(["deploy", str(write(renamed, tmp_path))]) == 0
+    assert main(["deploy", str(write_suite(renamed, tmp_path))]) == 0
     old = f"plumbline-regression/{suite.name}"
     assert f"{old}: is scheduled too, with the same store" in capsys.readouterr().err
-    assert main(["deploy", str(write(suite, tmp_path))]) == 0
+    assert main(["deploy", str(write_suite(suite, tmp_path))]) == 0
     assert client.read_deployment_by_name(old).schedules == []
     assert "cron: '0 2 * * *' -> None" in capsys.readouterr().out
-    assert main(["deploy", str(write(renamed, tmp_path))]) == 0
+    assert main(["deploy", str(write_suite(renamed, tmp_path))]) == 0
     assert "is scheduled too" not in capsys.readouterr().err
 
 
@@ -129,7 +121,7 @@ def test_deploying_again_keeps_what_a_person_set(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = suite.replace(schedule=Schedule(cron="0 2 * * *", timezone="UTC"))
-    assert main(["deploy", str(write(suite, tmp_path))]) == 0
+    assert main(["deploy", str(write_suite(suite, tmp_path))]) == 0
     training = client.read_deployment_by_name(f"plumbline-training/{suite.name}-aws")
     nightly = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
     variables = {"env": {"NCCL_DEBUG": "INFO"}}
@@ -137,7 +129,7 @@ def test_deploying_again_keeps_what_a_person_set(
     client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=False)
     client.update_work_pool(suite.platforms["aws"].work_pool, WorkPoolUpdate(concurrency_limit=4))
     changed = suite.replace(schedule=Schedule(cron="5 3 * * *", timezone="UTC"), dispatch={"quorum": 1})
-    assert main(["deploy", str(write(changed, tmp_path))]) == 0
+    assert main(["deploy", str(write_suite(changed, tmp_path))]) == 0
     after = client.read_deployment_by_name(f"plumbline-training/{suite.name}-aws")
     assert after.job_variables == variables
     assert after.global_concurrency_limit.limit == 3
@@ -145,7 +137,7 @@ def test_deploying_again_keeps_what_a_person_set(
     (schedule,) = client.read_deployment_by_name(f"plumbline-regression/{suite.name}").schedules
     assert (schedule.active, schedule.schedule.cron) == (False, "5 3 * * *")
     capsys.readouterr()
-    assert main(["deploy", str(write(changed, tmp_path)), "--json"]) == 0
+    assert main(["deploy", str(write_suite(changed, tmp_path)), "--json"]) == 0
     assert set(verbs(capsys.readouterr().out)) == {"keep"}
 
 
@@ -156,7 +148,7 @@ def test_a_deployment_of_another_suite_is_not_taken_over(
         platforms = {platform: suite.platforms["aws"].model_dump()}
         folder = tmp_path / name
         folder.mkdir()
-        return str(write(suite.replace(name=name, reference=platform, platforms=platforms), folder))
+        return str(write_suite(suite.replace(name=name, reference=platform, platforms=platforms), folder))
 
     assert main(["deploy", named("nightly", "large-aws")]) == 0
     before = client.read_deployment_by_name("plumbline-training/nightly-large-aws")
@@ -208,7 +200,7 @@ def test_a_suite_that_names_no_block_of_the_server_is_told(
     suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = suite.replace(alerts=({"on": ("missed",), "block": "apprise-url/missing"},))
-    assert main(["deploy", str(write(suite, tmp_path))]) == 2
+    assert main(["deploy", str(write_suite(suite, tmp_path))]) == 2
     output = capsys.readouterr().err
     assert "alerts: the block apprise-url/missing does not exist on the server (hint: create it in Prefect" in output
 
@@ -239,7 +231,7 @@ def test_an_address_that_makes_no_block_is_told_and_not_shown(
     block, address, output = case
     monkeypatch.setenv("WHERE", address)
     suite = suite.replace(alerts=({"on": ("drift",), "block": block, "address_from": "WHERE"},))
-    assert main(["deploy", str(write(suite, tmp_path))]) == 2
+    assert main(["deploy", str(write_suite(suite, tmp_path))]) == 2
     error = capsys.readouterr().err
     assert output in error
     assert block in error
@@ -252,8 +244,8 @@ def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_dep
 ) -> None:
     round_ = Round("night-1", suite, {"tiny": material[0]})
     order = {"order": round_.order(round_.assignments()[1], 0).to_json()}
-    template = json.loads(GPU_TEMPLATE.read_text(encoding="utf-8"))
-    pool, path = suite.platforms["azure"].work_pool, str(write(suite, tmp_path))
+    template = gpu_template()
+    pool, path = suite.platforms["azure"].work_pool, str(write_suite(suite, tmp_path))
     client.create_work_pool(WorkPoolCreate(name=pool, type="kubernetes", base_job_template=template))
     for worker in ("gpu-node-1", "gpu-node-2"):
         # A worker counts as offline after three intervals: the test may take longer than 90 s.
@@ -268,7 +260,7 @@ def test_a_kubernetes_pool_with_several_workers_is_kept_and_takes_the_suites_dep
     assert f"FAIL azure: worker: {pool} requires job variables without a value: image" in capsys.readouterr().out
     with pytest.raises(PrefectHTTPStatusError, match="'image' is a required property"):
         client.create_flow_run_from_deployment(training, parameters=order)
-    template["variables"]["properties"]["image"]["default"] = "registry.example.com/plumbline@sha256:0"
+    template = gpu_template("registry.example.com/plumbline@sha256:0")
     client.update_work_pool(pool, WorkPoolUpdate(base_job_template=template))
     run = client.create_flow_run_from_deployment(training, parameters=order)
     assert run.work_pool_name == pool
@@ -290,7 +282,7 @@ NEVER_FIRES = {
 def test_a_schedule_that_never_fires_is_one_line_and_deploys_nothing(
     client: SyncPrefectClient, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str], cron: str
 ) -> None:
-    path = write(suite.replace(schedule=Schedule(cron="7 3 * * *")), tmp_path)
+    path = write_suite(suite.replace(schedule=Schedule(cron="7 3 * * *")), tmp_path)
     path.write_text(path.read_text().replace("7 3 * * *", cron))
     assert main(["deploy", str(path)]) == 2
     assert capsys.readouterr().err == f"plumbline: {path}: schedule.cron: {NEVER_FIRES[cron]}\n"

@@ -21,7 +21,7 @@ from plumbline.schema.manifest import DataFile, Manifest, Shard
 from plumbline.schema.suite import Suite
 from tests.flows.clocks import jumped_clock
 from tests.flows.conftest import Server
-from tests.flows.small_suite import to_toml
+from tests.flows.small_suite import write_suite
 from tests.flows.stubs import deploy
 
 StartWorker = Callable[[str, dict[str, str]], None]
@@ -35,8 +35,7 @@ def start_worker(server: Server, suite: Suite, tmp_path: Path, client: SyncPrefe
     def begin(platform: str, environment: dict[str, str]) -> None:
         pool = suite.platforms[platform].work_pool if platform in suite.platforms else f"{suite.name}-ctl"
         home = tmp_path / "home" / platform
-        prefect = services.prefect_environment(server.api_url, home, server.login)
-        every = {**services.inherited(), **prefect, "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
+        every = {**server.environment(home), "PLUMBLINE_CACHE": str(tmp_path / "cache"), **environment}
         command = services.worker_command(pool, f"{platform}-doctor")
         workers.append(start(pool, command, log=tmp_path / f"{platform}.log", environment=every, folder=home))
         deadline = time.monotonic() + 300
@@ -92,8 +91,7 @@ def test_what_the_workers_see(
     suite = suite.replace(platforms={"aws": aws, "azure": {**azure, "accelerator": "NVIDIA A10G"}})
     publish_manifest(suite.platforms["aws"].data, 1, 1 << 20)
     publish_manifest(suite.platforms["azure"].data, 64, 1 << 40)
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    path = write_suite(suite, tmp_path)
     # A pool of its own: rounds of other tests wait in the shared one.
     deploy(suite, controllers=f"{suite.name}-ctl")
     start_worker(CONTROLLERS, {})

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from plumbline.local import services
 from plumbline.schema.suite import Suite
-from tests.flows.conftest import Server
-from tests.flows.small_suite import to_toml
-from tests.unit.infra.documented_commands import ROOT, commands
+from tests.commands import run
+from tests.flows.conftest import Server, gpu_template
+from tests.flows.small_suite import write_suite
+from tests.unit.infra.documented_commands import commands
 
 # What a sentence names without its arguments, what waits for a round, and what deletes.
 LEFT_OUT = ("--watch", "delete", "work-pool update")
@@ -34,19 +31,8 @@ def test_the_documentation_names_the_event_with_its_resource() -> None:
 
 @pytest.mark.long
 def test_the_documented_commands_work(server: Server, suite: Suite, tmp_path: Path) -> None:
-    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment = {
-        **services.inherited(),
-        **services.prefect_environment(server.api_url, tmp_path / "home", server.login),
-        **path,
-    }
-    (tmp_path / "suite.toml").write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    template = json.loads((ROOT / "infra/kubernetes/gpu-job-template.json").read_text("utf-8"))
-    template["variables"]["properties"]["image"]["default"] = "registry/plumbline@sha256:digest"
-    (tmp_path / "template.json").write_text(json.dumps(template), encoding="utf-8")
+    environment = server.environment(tmp_path / "home")
+    write_suite(suite, tmp_path)
+    (tmp_path / "template.json").write_text(json.dumps(gpu_template("registry/plumbline@sha256:digest")))
     for command in ("plumbline deploy suite.toml", *COMMANDS):
-        words = [word.replace("SUITE", suite.name) for word in command.split()]
-        done = subprocess.run(
-            words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        run(*command.replace("SUITE", suite.name).split(), env=environment, cwd=tmp_path)

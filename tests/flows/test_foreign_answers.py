@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import threading
 import time
 import tracemalloc
 from contextlib import suppress
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from queue import Queue
 from typing import Any, cast
@@ -25,6 +23,7 @@ from plumbline.tasks.prefect_client.flow_runs import read_children
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
 from tests.flows.stubs import deploy_round
+from tests.http_server import Handler, serving
 
 
 def test_an_outbox_that_is_silent_holds_up_no_other_and_what_it_says_of_the_run_is_no_word_on_its_end() -> None:
@@ -61,12 +60,10 @@ def bomb() -> bytes:
     return gzip.compress(bytes(_MANY << 20), 1)
 
 
-class Foreign(BaseHTTPRequestHandler):
+class Foreign(Handler):
     """Server of answers that Prefect's API never gives, by path."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         is_busy = "busy" in self.path
         self.send_response(429 if is_busy else 200)
         self.send_header("Content-Type", "application/json")
@@ -81,30 +78,24 @@ class Foreign(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
             self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, *_: object) -> None:
-        return
-
 
 @pytest.mark.parametrize("path", ["gzip", "plain", "busy", "busy-date"])
 def test_an_api_takes_neither_the_memory_nor_the_time_of_the_controller(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "_MOST_WAIT", 0.01)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Foreign)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    client = SyncPrefectClient(
-        f"http://127.0.0.1:{server.server_address[1]}/{path}", httpx_settings=api.client_settings()
-    )
     bomb()
     tracemalloc.start()
     try:
-        with client, pytest.raises(api.PREFECT_ERRORS):
+        with (
+            serving(Foreign) as url,
+            SyncPrefectClient(f"{url}/{path}", httpx_settings=api.client_settings()) as client,
+            pytest.raises(api.PREFECT_ERRORS),
+        ):
             client.hello()
         assert tracemalloc.get_traced_memory()[1] < 100 << 20
     finally:
         tracemalloc.stop()
-        server.shutdown()
-        server.server_close()
 
 
 def test_a_late_run_in_a_paused_queue_says_so(client: SyncPrefectClient, suite: Suite) -> None:

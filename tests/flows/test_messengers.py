@@ -15,7 +15,7 @@ from plumbline.cli.main import main
 from plumbline.schema.suite import Alert, Suite
 from plumbline.tasks.prefect_client.notifications import AppriseUrl, send
 from tests.flows.alert_nights import NOBODY, book_of, night
-from tests.flows.small_suite import to_toml
+from tests.flows.small_suite import write_suite
 from tests.flows.webhook_server import Internet, internet
 
 HOSTS = (
@@ -53,8 +53,7 @@ def test_slack_teams_and_pagerduty_get_what_the_suite_made_blocks_of(
     for number, (block, address) in enumerate(ADDRESSES.items()):
         monkeypatch.setenv(f"ADDRESS_{number}", address)
         alerts.append(Alert(on=("drift", "recovered"), block=block, address_from=f"ADDRESS_{number}"))
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.replace(alerts=alerts).model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    path = write_suite(suite.replace(alerts=alerts), tmp_path)
     assert main(["deploy", str(path), "--dry-run"]) == 0
     assert "+ block pager-duty-webhook/team" in capsys.readouterr().out
     assert main(["deploy", str(path)]) == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,9 +27,9 @@ from plumbline.local import services
 from plumbline.local.process import Child, start, stop
 from plumbline.night.central import CentralStore
 from plumbline.schema.suite import Alert, Schedule, Suite
-from plumbline.tasks.prefect_client.notifications import AppriseUrl
+from tests.commands import run
 from tests.flows.conftest import Server
-from tests.flows.small_suite import small_suite, to_toml
+from tests.flows.small_suite import small_suite, write_suite
 from tests.flows.webhook_server import Receiver, receiver
 
 pytestmark = pytest.mark.long
@@ -57,22 +55,12 @@ class Team:
 
     @property
     def environment(self) -> dict[str, str]:
-        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        prefect = services.prefect_environment(self.server.api_url, self.folder / "home", self.server.login)
-        return {**services.inherited(), **prefect, **path, "OMP_NUM_THREADS": "1"}
+        return {**self.server.environment(self.folder / "home"), "OMP_NUM_THREADS": "1"}
 
-    def write(self, suite: Suite) -> None:
-        content = suite.model_dump(mode="json", exclude_none=True)
-        (self.folder / "suites").mkdir(exist_ok=True)
-        (self.folder / "suites" / "nightly.toml").write_text(to_toml(content), encoding="utf-8")
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         """Run a command outside the suite's folder."""
         folder = self.folder / "elsewhere"
-        return subprocess.run(
-            list(command), env=self.environment, cwd=folder, capture_output=True, text=True, check=False,
-            timeout=_ROUND_SECONDS,
-        )  # fmt: skip
+        return run(*command, code=code, env=self.environment, cwd=folder, seconds=_ROUND_SECONDS)
 
     def start_worker(self, name: str, pool: str) -> None:
         (self.folder / "site").mkdir(exist_ok=True)
@@ -100,10 +88,9 @@ def team(client: SyncPrefectClient, server: Server, material_folder: Path, tmp_p
     events = ("drift", "invalid", "unavailable", "missed", "unjudged")
     alert = Alert(on=events, block="apprise-url/one-road")
     suite = suite.replace(reference="first", platforms=platforms, alerts=[alert], dispatch={"quorum": 2})
-    with receiver() as webhook:
-        AppriseUrl(url=webhook.url).save("one-road", overwrite=True)
+    with receiver("one-road") as webhook:
         team = Team(server, suite, tmp_path, webhook, {})
-        team.write(suite)
+        write_suite(suite, tmp_path)
         yield team
         stop(team.workers.values(), grace_seconds=15)
     for deployment in client.read_deployments(limit=200):
@@ -125,8 +112,7 @@ def runs_of(client: SyncPrefectClient, flow: str, deployment: str) -> list[FlowR
 
 
 def start_everything(team: Team) -> None:
-    deployed = team.run("plumbline", "deploy", "../suites/nightly.toml", "--publish", "--controllers", _CONTROLLERS)
-    assert deployed.returncode == 0, deployed.stderr
+    team.run("plumbline", "deploy", "../suite.toml", "--publish", "--controllers", _CONTROLLERS)
     for name, platform in team.suite.platforms.items():
         team.start_worker(name, platform.work_pool)
     team.start_worker("controllers", _CONTROLLERS)
@@ -136,9 +122,7 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     start_everything(team)
     central = CentralStore(open_store(team.suite.store))
     # With a parameter, as the form and `-p` give it.
-    command = ["prefect", "deployment", "run", "plumbline-regression/one-road", "-p", "round_id=by-hand", "--watch"]
-    done = team.run(*command)
-    assert done.returncode == 0, done.stdout + done.stderr
+    team.run("prefect", "deployment", "run", "plumbline-regression/one-road", "-p", "round_id=by-hand", "--watch")
     # `--watch` ends with the run, before it prints the newest lines of the log.
     (by_hand,) = runs_of(client, "plumbline-regression", "one-road")
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[by_hand.id]))
@@ -165,11 +149,11 @@ def test_rounds_by_prefects_own_command_and_by_cron(client: SyncPrefectClient, t
     # each that waits starts a process again and again.
     minutes = ",".join(str((time.gmtime().tm_min + ahead) % 60) for ahead in (1, 3, 5, 7))
     team.suite = team.suite.replace(schedule=Schedule(cron=f"{minutes} * * * *", grace_seconds=600))
-    team.write(team.suite)
-    assert team.run("plumbline", "deploy", "../suites/nightly.toml", "--controllers", _CONTROLLERS).returncode == 0
+    write_suite(team.suite, team.folder)
+    team.run("plumbline", "deploy", "../suite.toml", "--controllers", _CONTROLLERS)
     # Beside the run of the watch's own schedule, whose minute this may be, a second one is cancelled.
     for _ in range(3):
-        watched = team.run("prefect", "deployment", "run", "plumbline-watch/one-road", "--watch")
+        watched = team.run("prefect", "deployment", "run", "plumbline-watch/one-road", "--watch", code=None)
         if "state 'Cancelled'" not in watched.stdout:
             break
     assert watched.returncode == 0, watched.stdout + watched.stderr

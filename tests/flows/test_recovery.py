@@ -58,8 +58,7 @@ def names(client: SyncPrefectClient, run: UUID) -> list[str | None]:
 
 @pytest.fixture
 def webhook(_settings: None) -> Iterator[Receiver]:
-    with receiver() as item:
-        AppriseUrl(url=item.url).save("recovery", overwrite=True)
+    with receiver("recovery") as item:
         yield item
 
 

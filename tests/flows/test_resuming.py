@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -28,7 +26,6 @@ from plumbline.night.rounds.documents import Controller, claim_round
 from plumbline.schema.errors import InconclusiveError
 from plumbline.schema.suite import Alert, Suite
 from plumbline.tasks.prefect_client.flow_runs import count_crashes
-from plumbline.tasks.prefect_client.notifications import AppriseUrl
 from plumbline.tasks.prefect_client.round_run import RoundRun
 from tests.flows.conftest import Server
 from tests.flows.stubs import deploy_round
@@ -67,14 +64,7 @@ def test_a_round_whose_every_start_crashed_ends_and_says_so(
 ) -> None:
     pool, name = f"{suite.name}-ctl", "20261124-020000-crashes"
     suite = suite.replace(alerts=[Alert(on=("missed",), block="apprise-url/crashes")])
-    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    environment = {
-        **services.inherited(),
-        **services.prefect_environment(server.api_url, tmp_path / "home", server.login),
-        **path,
-    }
-    with receiver() as webhook:
-        AppriseUrl(url=webhook.url).save("crashes", overwrite=True)
+    with receiver("crashes") as webhook:
         deploy_round(suite, pool)
         deployed = client.read_deployment_by_name(f"plumbline-regression/{suite.name}")
         run = client.create_flow_run_from_deployment(deployed.id, parameters={"round_id": name})
@@ -92,7 +82,7 @@ def test_a_round_whose_every_start_crashed_ends_and_says_so(
         client.set_flow_run_state(by_hand.id, Cancelled(), force=True)
         worker = start(
             pool, services.worker_command(pool, pool, limit=None), log=tmp_path / "worker.log",
-            environment=environment, folder=tmp_path / "empty",
+            environment=server.environment(tmp_path / "home"), folder=tmp_path / "empty",
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 300

@@ -16,6 +16,7 @@ from plumbline.schema.errors import ConfigurationError, UnavailableError
 from plumbline.tasks.prefect_client.api import wait_for_api
 from plumbline.tasks.prefect_client.round_run import RoundRun
 from tests.flows.stubs import suite_of
+from tests.http_server import Handler
 
 ANSWERS = {"/api/health": True, "/api/hello": "hello", "/api/admin/version": "3.8.8"}
 
@@ -43,8 +44,8 @@ class RestartingServer:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+        class Answering(Handler):
+            def answer(self) -> None:
                 outer.asked.append(self.path)
                 if outer.stops_at and self.path.startswith(outer.stops_at):
                     outer.stops_at = ""
@@ -52,16 +53,9 @@ class RestartingServer:
                     outer.stop()
                     return
                 body = json.dumps(ANSWERS.get(self.path, {"detail": "Not Found"})).encode()
-                self.send_response(200 if self.path in ANSWERS else 404)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                self.reply(200 if self.path in ANSWERS else 404, body, {"Content-Type": "application/json"})
 
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        return Handler
+        return Answering
 
 
 @pytest.fixture

@@ -7,11 +7,8 @@ rights, and its stores.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,15 +30,15 @@ from plumbline.schema.suite import Alert, Suite
 from plumbline.tasks.prefect_client import platform_apis
 from plumbline.tasks.prefect_client.orchestrator import PrefectOrchestrator
 from plumbline.tasks.prefect_client.platform_apis import PlatformApis
+from tests.commands import run_plumbline
 from tests.flows.conftest import Server, file_suite
 from tests.flows.hostile_worker import BY_ENV, KINDS, Api, stolen
-from tests.flows.small_suite import small_suite, to_toml
+from tests.flows.small_suite import small_suite, write_suite
 from tests.flows.webhook_server import receiver
 
 pytestmark = pytest.mark.long
 NAME, CONTROLLERS = "several-apis", "several-apis-ctl"
 PLATFORMS = ("aws", "azure")
-PLUMBLINE = f"{Path(sys.executable).parent}/plumbline"
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 GPT2 = {
     "task": "causal-lm", "model": "tiny", "data": "reviews", "seed": 7, "batch_size": 4, "sequence_length": 16,
@@ -61,9 +58,7 @@ class World:
     address: str
 
     def environment(self, api: Api, home: str) -> dict[str, str]:
-        prefect = services.prefect_environment(api.url, self.folder / "home" / home, api.login)
-        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-        return {**services.inherited(), **prefect, **path}
+        return {**Server(api.url, api.login).environment(self.folder / "home" / home), "OMP_NUM_THREADS": "1"}
 
     @property
     def persons(self) -> dict[str, str]:
@@ -71,10 +66,8 @@ class World:
         keys = {f"PLUMBLINE_API_KEY_{name.upper()}": api.login for name, api in self.apis.items()}
         return {**self.environment(self.controller, "person"), **keys, "HOOK": self.address}
 
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env=self.persons, cwd=self.folder, capture_output=True, text=True, check=False, timeout=300
-        )
+    def run(self, *words: str, code: int | None = 0) -> str:
+        return run_plumbline(*words, code=code, env=self.persons, cwd=self.folder).stdout
 
 
 @pytest.fixture
@@ -91,8 +84,7 @@ def world(server: Server, tmp_path: Path) -> Iterator[World]:
     )  # fmt: skip
     with receiver() as hook:
         made = World(suite, tmp_path, Api(server.api_url, server.login), apis, hook.url)
-        content = suite.model_dump(mode="json", exclude_defaults=True)
-        (tmp_path / "suite.toml").write_text(to_toml(content))
+        write_suite(suite, tmp_path)
         children: list[Child] = []
         try:
             for name, port in ports.items():
@@ -141,19 +133,18 @@ def run_night(world: World) -> dict[str, Any]:
     )
     night = {"parameters": {"round_id": "night"}}
     run = world.controller.post(f"deployments/{deployed['id']}/create_flow_run", night).raise_for_status().json()["id"]
-    doctor = world.run(PLUMBLINE, "doctor", "suite.toml", "--json")
+    doctor = world.run("doctor", "suite.toml", "--json", code=None)
     deadline = time.monotonic() + 600
     while (state := world.controller.state(run))["type"] not in FINAL:
         assert time.monotonic() < deadline, state
         time.sleep(0.2)
     assert state["type"] == "COMPLETED", state
-    return {check["where"]: check for check in json.loads(doctor.stdout)["checks"]}
+    return {check["where"]: check for check in json.loads(doctor)["checks"]}
 
 
 def test_a_hostile_worker_reaches_neither_the_controller_nor_another_platform(world: World) -> None:
     """A worker of `aws` uses its API with all rights, and its login on each other API."""
-    deployed = world.run(PLUMBLINE, "deploy", "suite.toml", "--publish", "--controllers", CONTROLLERS)
-    assert deployed.returncode == 0, deployed.stderr
+    world.run("deploy", "suite.toml", "--publish", "--controllers", CONTROLLERS)
     children = start_workers(world)
     control = world.folder / "control"
     control.mkdir()
@@ -205,11 +196,12 @@ def check_what_the_apis_hold(world: World) -> None:
     assert f"{world.folder}/central" in held["controller"]
 
 
+def never(*_: Any) -> Any:
+    raise AssertionError("nothing is dispatched here")
+
+
 def test_an_api_that_hangs_holds_up_no_other(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that takes connections and never answers: the client alone waits for minutes, and tries again."""
-
-    def never(*_: Any) -> Any:
-        raise AssertionError("nothing is dispatched here")
 
     monkeypatch.setattr(platform_apis, "ANSWER_SECONDS", 1.0)
     client.create_work_pool(WorkPoolCreate(name="hangs-aws"))
@@ -231,9 +223,6 @@ def test_an_api_that_hangs_holds_up_no_other(client: SyncPrefectClient, monkeypa
 def test_the_pools_of_all_platforms_are_read_by_one_request(
     client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*_: Any) -> Any:
-        raise AssertionError("nothing is dispatched here")
-
     pools = {name: f"one-request-{name}" for name in ("up", "down", "paused", "push", "gone")}
     for name in ("up", "down", "paused"):
         client.create_work_pool(WorkPoolCreate(name=pools[name], type="process"))

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,26 +15,10 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 
 from plumbline.local import services
 from plumbline.local.process import start, stop
+from tests.commands import run_plumbline
 from tests.flows.conftest import Server
-from tests.flows.small_suite import to_toml
+from tests.flows.small_suite import write_suite
 from tests.flows.stubs import Material, StubWorkers, suite_of
-
-
-def environment(server: Server, folder: Path) -> dict[str, str]:
-    # The commands of the installation, as in an activated environment.
-    path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return {
-        **services.inherited(),
-        **services.prefect_environment(server.api_url, folder / "cli", server.login),
-        **path,
-    }
-
-
-def run(server: Server, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], env=environment(server, folder), cwd=folder, capture_output=True, text=True,
-        check=False, timeout=120,
-    )  # fmt: skip
 
 
 @pytest.mark.long
@@ -46,24 +27,22 @@ def test_a_round_on_a_server_of_the_teams(
 ) -> None:
     shutil.copytree(material_folder / "build", tmp_path / ".plumbline/build")
     suite = suite_of(tmp_path, "by-api", 2)
-    path = tmp_path / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
-    command = ["plumbline", "run", str(path), "--api", "--json"]
-    undeployed = run(server, tmp_path, *command)
-    assert (undeployed.returncode, json.loads(undeployed.stdout)["verdict"]) == (2, None)
+    path = write_suite(suite, tmp_path)
+    command, given = ("run", path, "--api", "--json"), {"env": server.environment(tmp_path / "cli"), "cwd": tmp_path}
+    undeployed = run_plumbline(*command, code=2, **given)
+    assert json.loads(undeployed.stdout)["verdict"] is None
     assert "plumbline-regression/by-api: is not deployed (hint: plumbline deploy SUITE)" in undeployed.stderr
-    assert run(server, tmp_path, "plumbline", "deploy", str(path), "--controllers", "by-api-ctl").returncode == 0
+    run_plumbline("deploy", path, "--controllers", "by-api-ctl", **given)
     with (
         StubWorkers(suite, server.api_url, material[1], tmp_path / "work"),
         controllers(server, tmp_path, "by-api-ctl"),
     ):
-        early = run(server, tmp_path, *command)
-        assert (early.returncode, json.loads(early.stdout)["exit_code"]) == (2, 2)
+        early = run_plumbline(*command, code=2, **given)
+        assert json.loads(early.stdout)["exit_code"] == 2
         assert "no spec was published yet" in early.stderr
         # Off a terminal too, its first line says what `--round` asks for.
         assert re.fullmatch(r" +\d+\.\d s  round \d{8}-\d{6}-[0-9a-f]{6}", early.stderr.splitlines()[0])
-        done = run(server, tmp_path, *command, "--prepare")
-    assert done.returncode == 0, done.stderr
+        done = run_plumbline(*command, "--prepare", **given)
     verdict = json.loads(done.stdout)
     assert {name: item["verdict"] for name, item in verdict["platforms"].items()} == {"p00": "pass", "p01": "pass"}
     ours = FlowRunFilter(name=FlowRunFilterName(any_=[f"by-api {verdict['round']}"]))
@@ -79,7 +58,7 @@ def controllers(server: Server, folder: Path, pool: str) -> Iterator[None]:
     """Start a stock worker of the controllers' pool in an empty folder."""
     worker = start(
         "controllers", services.worker_command(pool, pool, limit=None), log=folder / "controllers.log",
-        environment=environment(server, folder), folder=folder / "empty",
+        environment=server.environment(folder / "cli"), folder=folder / "empty",
     )  # fmt: skip
     try:
         yield

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +26,8 @@ from plumbline.tasks.prefect_client import platform_apis
 from plumbline.tasks.prefect_client.api import wait_for_api
 from plumbline.tasks.prefect_client.flow_runs import start_run
 from plumbline.tasks.prefect_client.platform_apis import open_apis
-from tests.flows.small_suite import to_toml
+from tests.flows.small_suite import write_suite
+from tests.http_server import Handler, Server
 
 SECRET = "role-credentials-of-the-machine"
 HTML, JSON = "text/html; charset=utf-8", "application/json"
@@ -64,11 +63,6 @@ def sampled(answers: list[str]) -> list[Any]:
     return [answer if answer in SAMPLE else pytest.param(answer, marks=rest) for answer in answers]
 
 
-class _Server(ThreadingHTTPServer):
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Print nothing of a client that hangs up: the test reads what the command prints."""
-
-
 class WrongProxy:
     """Proxy of `far`; with `answer` set, it answers itself. `asked` are the paths of its requests."""
 
@@ -77,12 +71,10 @@ class WrongProxy:
         self.asked: list[str] = []
         owner = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do(self) -> None:
+        class Proxy(Handler):
+            def answer(self) -> None:
                 owner.asked.append(self.path)
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                body = self.body()
                 if owner.answer == "closed":
                     self.close_connection = True
                     return
@@ -107,21 +99,9 @@ class WrongProxy:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = do  # noqa: N815
-
-            def log_message(self, *_: object) -> None:
-                """Say nothing."""
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server = Server(Proxy)
+        self._server.start()
+        self.address, self.stop = self._server.url, self._server.stop
 
 
 @pytest.fixture
@@ -220,7 +200,7 @@ def test_the_doctor_says_what_answers_instead_of_a_platforms_api(
     suite: Suite, proxy: WrongProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str
 ) -> None:
     with_answer(proxy, answer)
-    path = write(with_api(suite, f"{proxy.address}/api"), tmp_path)
+    path = write_suite(with_api(suite, f"{proxy.address}/api"), tmp_path)
     main(["doctor", str(path)])
     shown = capsys.readouterr()
     (line,) = [line for line in shown.out.splitlines() if line.startswith("FAIL Prefect API of azure")]
@@ -236,7 +216,7 @@ def test_the_suites_own_api_is_not_prefect_or_refuses_or_is_away(
     suite: Suite, proxy: WrongProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: str
 ) -> None:
     with_answer(proxy, answer)
-    path = write(suite, tmp_path)
+    path = write_suite(suite, tmp_path)
     with temporary_settings({PREFECT_API_URL: f"{proxy.address}/api"}):
         main(["doctor", str(path), "--json"])
         checks = json.loads(capsys.readouterr().out)["checks"]
@@ -262,12 +242,6 @@ def kind_of(line: str) -> str:
     kinds = {"not Prefect": "not Prefect's API", "refused": "wrong credentials", "away": "no answer"}
     (kind,) = [kind for kind, words in kinds.items() if words in line]
     return kind
-
-
-def write(suite: Suite, folder: Path) -> Path:
-    path = folder / "suite.toml"
-    path.write_text(to_toml(suite.model_dump(mode="json", exclude_none=True, exclude_defaults=True)))
-    return path
 
 
 def error_of(url: str) -> PlumblineError:
