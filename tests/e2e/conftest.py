@@ -231,17 +231,3 @@ def shipped(name: str, folder: Path, changes: dict[str, str]) -> Path:
     path = folder / f"{name}.toml"
     path.write_text(text)
     return path
-
-
-def small(name: str, folder: Path, *, steps: int) -> Path:
-    """Write the local suite with a probe alone into `folder`."""
-    text = (ROOT / "deployments/suites/local.toml").read_text()
-    start, end = text.index("[workloads.bert-tiny-reviews.probe]"), text.index("[platforms.aws-local]")
-    probe = f"[workloads.bert-tiny-reviews.probe]\nsteps = {steps}\n"
-    text = text[:start] + probe + text[end:]
-    for old, new in (("train_rows = 4096", "train_rows = 1024"), ("evaluation_rows = 1024", "evaluation_rows = 128")):
-        assert old in text
-        text = text.replace(old, new)
-    path = folder / f"{name}.toml"
-    path.write_text(text.replace('name = "local"', f'name = "{name}"'))
-    return path

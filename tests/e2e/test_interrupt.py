@@ -7,18 +7,17 @@ import signal
 
 import pytest
 
-from tests.e2e.conftest import assert_nothing_left, small
+from tests.e2e.conftest import assert_nothing_left, shipped
 
 pytestmark = [pytest.mark.long, pytest.mark.azurite]
 
 
-@pytest.fixture(scope="module")
-def suite(folder):
+def test_ctrl_c_stops_everything(folder, start):
     # Long enough that the command shows the probe while it runs.
-    return small("interrupt", folder, steps=32)
-
-
-def test_ctrl_c_stops_everything(folder, start, suite):
+    suite = shipped("local", folder, {
+        "train_rows = 4096": "train_rows = 1024", "evaluation_rows = 1024": "evaluation_rows = 128",
+        "steps = 12": "steps = 32",
+    })  # fmt: skip
     # `--keep` keeps what a round has left; one that is interrupted leaves nothing.
     running = start(suite, "--keep")
     running.wait_for("trains probe")
@@ -27,16 +26,4 @@ def test_ctrl_c_stops_everything(folder, start, suite):
     assert code == 3
     assert json.loads(out)["error"]["message"] == "interrupted"
     assert "interrupted" in "".join(running.lines)
-    assert_nothing_left(folder)
-
-
-def test_a_second_ctrl_c_does_not_wait_for_the_round_and_is_answered_once(folder, start, suite):
-    running = start(suite)
-    running.wait_for("trains probe")
-    running.process.send_signal(signal.SIGINT)
-    running.wait_for("Ctrl-C again does not wait")
-    running.process.send_signal(signal.SIGINT)
-    code, out = running.end()
-    assert code == 3
-    assert json.loads(out)["error"]["message"] == "interrupted"
     assert_nothing_left(folder)

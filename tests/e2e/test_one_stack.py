@@ -22,6 +22,7 @@ import pytest
 from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.night.central import CentralStore
+from tests.commands import run, run_plumbline
 from tests.conftest import STRANGER, SYSTEM_PYTHON
 from tests.e2e import other_user
 from tests.e2e.conftest import ROUND_SECONDS, Round, assert_nothing_left, begin, marks_of, processes_of, shipped
@@ -60,14 +61,6 @@ def kept(folder: Path, suite: Path) -> Iterator[Round]:
     running.stop()
 
 
-def plumbline(folder: Path, *arguments: str, kept: Round | None = None) -> subprocess.CompletedProcess[str]:
-    prefect = services.prefect_environment(kept.api_url, folder / "home", kept.login) if kept else {}
-    return subprocess.run(
-        [sys.executable, "-m", "plumbline", *arguments], env={**os.environ, **prefect}, cwd=folder,
-        capture_output=True, text=True, check=False, timeout=ROUND_SECONDS,
-    )  # fmt: skip
-
-
 def test_two_platforms_train_the_same_and_the_round_passes(folder, kept, tmp_path):
     kept.wait_for("the stack stays up until Ctrl-C")
     verdict = json.loads(kept.process.stdout.readline())
@@ -101,11 +94,8 @@ def test_a_different_user_can_start_read_and_stop_nothing(folder, kept):
     names = ("AWS_ENDPOINT_URL=", "BlobEndpoint=")
     endpoints = [re.search(rf"{name}(http://[0-9.:]+)", variables)[1] for name in names]
     arguments = json.dumps([str(folder), kept.api_url, endpoints, list(processes)])
-    done = subprocess.run(
-        ["/usr/bin/env", "-i", SYSTEM_PYTHON, "-c", Path(other_user.__file__).read_text(), arguments], cwd="/",
-        user=STRANGER, group=STRANGER, extra_groups=[], capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    program = ("/usr/bin/env", "-i", SYSTEM_PYTHON, "-c", Path(other_user.__file__).read_text())
+    done = run(*program, arguments, cwd="/", user=STRANGER, group=STRANGER, extra_groups=[])
     assert json.loads(done.stdout) == ["list the project", "read README", "read local.toml"], done.stdout
 
 
@@ -117,8 +107,7 @@ def night(folder: Path, kept: Round, suite: Path) -> Round:
 
 
 def test_the_next_night_is_compared_with_the_accepted_one_and_its_drift_is_named(folder, kept, suite):
-    accepted = plumbline(folder, "baseline", "accept", str(suite))
-    assert accepted.returncode == 0, accepted.stderr
+    run_plumbline("baseline", "accept", suite, cwd=folder)
     alter_labels(folder)
     running = night(folder, kept, suite)
     try:
@@ -161,8 +150,7 @@ def alter_labels(folder: Path) -> None:
 
 
 def test_history_and_report_tell_of_the_rounds(folder, suite):
-    history = plumbline(folder, "history", str(suite), "--json")
-    assert history.returncode == 0, history.stderr
+    history = run_plumbline("history", suite, "--json", cwd=folder)
     platforms = json.loads(history.stdout)["platforms"]
     assert {name: len(platform["nights"]) for name, platform in platforms.items()} == {"aws-local": 2, "azure-local": 2}
 

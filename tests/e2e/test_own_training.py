@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,8 @@ import pytest
 from plumbline.data.stores import open_store
 from plumbline.local import services
 from plumbline.night.central import CentralStore
-from tests.e2e.conftest import ROUND_SECONDS, Round, assert_nothing_left, begin
+from tests.commands import run_plumbline
+from tests.e2e.conftest import Round, assert_nothing_left, begin
 from tests.flows.webhook_server import Receiver, receiver
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -58,8 +57,7 @@ def webhook() -> Iterator[Receiver]:
 def suite(folder: Path) -> Path:
     """Return the suite that `plumbline init` makes of a folder with nothing but the script."""
     (folder / "train.py").write_text(TRAIN)
-    command = [sys.executable, "-m", "plumbline", "init", "--command", "python train.py", "--name", "mine"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
+    done = run_plumbline("init", "--command", "python train.py", "--name", "mine", cwd=folder)
     assert "plumbline run suite.toml" in done.stdout
     path = folder / "suite.toml"
     events = '["drift", "invalid", "unavailable", "recovered"]'
@@ -99,11 +97,7 @@ def test_nights_of_a_command_pass_drift_with_a_confirmed_cause_and_pass_again(
     record = loaded.record
     assert (record.spec.workload, record.spec.steps, record.evidence.probe.num_steps) == ("mine", 20, 20)
     assert "trained to" in (loaded.folder / "output.txt").read_text()
-    accepted = subprocess.run(
-        [sys.executable, "-m", "plumbline", "baseline", "accept", str(suite)], cwd=folder, env=os.environ,
-        capture_output=True, text=True, check=False, timeout=ROUND_SECONDS,
-    )  # fmt: skip
-    assert accepted.returncode == 0, accepted.stderr
+    run_plumbline("baseline", "accept", suite, cwd=folder)
     (folder / "fault").touch()
     code, verdict = night(folder, kept, suite, webhook)
     assert (code, verdict["verdict"]) == (1, "drift")

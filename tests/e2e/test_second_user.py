@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import AS_NOBODY
 from tests.e2e import user_stack
 from tests.e2e.conftest import ROOT
-from tests.flows.small_suite import small_suite, to_toml
+from tests.flows.small_suite import small_suite, write_suite
 
 pytestmark = [pytest.mark.long, pytest.mark.second_user]
 
@@ -38,12 +38,12 @@ def online(machine: Path, name: str, command: list[str]) -> Iterator[None]:
     (home := machine / name).mkdir()
     # Of the servers, Prefect's alone is asked for; each worker takes seconds to start.
     suite = small_suite(home, name, ("onprem",))
-    (home / "local.toml").write_text(to_toml(suite.model_dump(mode="json", exclude_none=True)))
+    write_suite(suite, home)
     if command:
         shutil.chown(home, "nobody")
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(machine / "tmp")}
     with subprocess.Popen(
-        [*command, sys.executable, user_stack.__file__, "local.toml", ".state"], cwd=home, text=True,
+        [*command, sys.executable, user_stack.__file__, "suite.toml", ".state"], cwd=home, text=True,
         env={**environment, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as stack:  # fmt: skip
