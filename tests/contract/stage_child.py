@@ -7,9 +7,10 @@ import resource
 import sys
 from pathlib import Path
 
-from plumbline.data.staging import Cache, Stager, striping
+from plumbline.data.staging import Cache, striping
 from plumbline.data.stores import open_store
 from plumbline.schema.errors import PlumblineError
+from tests.contract.datasets import stage
 
 
 def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> int:
@@ -19,11 +20,8 @@ def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> in
         sys.dont_write_bytecode = True  # half a compiled module would break everybody
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(max_file_bytes), int(max_file_bytes)))
     try:
-        with Stager(open_store(url), "reviews", Cache(Path(cache)), connections=int(connections)) as stager:
-            stager.start(stager.manifest.files)
-            for file in stager.manifest.files:
-                stager.wait(file)
-            sys.stdout.write(json.dumps({"moved": stager.bytes_moved}))
+        moved = stage(open_store(url), Cache(Path(cache)), connections=int(connections))
+        sys.stdout.write(json.dumps({"moved": moved}))
     except PlumblineError as error:
         sys.stdout.write(json.dumps({"error": type(error).__name__, "what": str(error)}))
         return int(error.exit_code)

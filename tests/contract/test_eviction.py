@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.data.staging import Cache, Stager, cache_limit
+from plumbline.data.staging import Cache, cache_limit
 from plumbline.data.stores import open_store
 from plumbline.schema.errors import ConfigurationError, DiskFullError, PlumblineError, UnavailableError
-from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
+from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, stage
 
 CHILD = Path(__file__).with_name("cache_child.py")
 NFS_CHILD = Path(__file__).with_name("nfs_child.py")
@@ -40,10 +40,7 @@ def start(folder: Path, max_bytes: int, names: list[str], *, stdin: int, child: 
 
 def stage_here(folder: Path, max_bytes: int, name: str) -> None:
     cache = Cache(folder / "cache", max_bytes=max_bytes)
-    with Stager(open_store(f"file://{folder / 'store'}"), name, cache) as stager:
-        stager.start(stager.manifest.files)
-        for file in stager.manifest.files:
-            stager.wait(file)
+    stage(open_store(f"file://{folder / 'store'}"), cache, name)
 
 
 def whole(folder: Path, dataset: Dataset) -> list[bool]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+import threading
 import time
+from collections import Counter, deque
 from pathlib import Path
 
 import pytest
 import urllib3
 
-from plumbline.data.staging import Cache, Stager
+from plumbline.data.staging import Cache, striping
 from plumbline.data.stores import ObjectMissingError, Store, open_store
 from plumbline.schema.errors import AccessError, ConfigurationError, CorruptDataError, PlumblineError, UnavailableError
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_aws, give_azure
@@ -21,14 +23,14 @@ from tests.contract.datasets import (
     Dataset,
     assert_cache_is_right,
     make_dataset,
+    stage,
     temporary_files,
 )  # fmt: skip
-from tests.faultserver import (
+from tests.faultserver.faults import (
     Change,
     Corrupt,
     Denied,
     Fault,
-    FaultServer,
     FullAnswer,
     Missing,
     RedirectLoop,
@@ -39,16 +41,36 @@ from tests.faultserver import (
     Truncate,
     WrongLength,
 )
+from tests.faultserver.server import FaultServer
 
-SIZE = 200_000
+SIZE, STRIPE = 200_000, 20_000
 DEADLINE_SECONDS = 8.0
+IN_STRIPES = " in stripes"
 
 
-@pytest.fixture(params=["s3", "az", "gs"])
-def store(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Store:
-    """Return a store of either SDK on the faulty server; only shards fail."""
-    fault_server.faulty = re.compile("parquet|tokenizer")
-    return open_on(request.param, clean_environment, fault_server)
+@pytest.fixture(params=["s3", "az", "gs", f"s3{IN_STRIPES}", f"az{IN_STRIPES}"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return an SDK, which may read files in stripes: a test file has more stripes than connections."""
+    if request.param.endswith(IN_STRIPES):
+        make_stripes_small(monkeypatch)
+    return str(request.param)
+
+
+def make_stripes_small(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(striping, "SMALLEST_BYTES", STRIPE)
+    patch.setattr(striping, "LARGEST_BYTES", STRIPE)
+
+
+@pytest.fixture
+def connections(kind: str) -> int:
+    return 4 if kind.endswith(IN_STRIPES) else 1
+
+
+@pytest.fixture
+def store(kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer) -> Store:
+    """Return a store of an SDK on the faulty server; only the first shard fails."""
+    fault_server.faulty = re.compile("train/00000")
+    return open_on(kind.removesuffix(IN_STRIPES), clean_environment, fault_server)
 
 
 def open_on(kind: str, environment: pytest.MonkeyPatch, server: FaultServer, *, patient: bool = False) -> Store:
@@ -80,43 +102,37 @@ def publish(server: FaultServer, store: Store, dataset: Dataset) -> None:
     server.objects = {f"{root_of(store)}/{key}": data for key, data in dataset.objects.items()}
 
 
-def stage(store: Store, cache: Cache, *, connections: int = 1) -> int:
-    """Stage and check all files; return the bytes moved."""
-    with Stager(store, "reviews", cache, connections=connections) as stager:
-        stager.start(stager.manifest.files)
-        for file in stager.manifest.files:
-            assert stager.wait(file).stat().st_size == file.size
-        return stager.bytes_moved
-
-
 HEALED: list[list[Fault]] = [
-    [Status(503)],
     [Status(503, retry_after="0.01"), Status(500), Status(429)],
-    [Reset(0)],
+    [Reset(0), Reset(7000), Reset(10)],
     [Reset(70_000), Reset(10)],
-    [Truncate(0), Truncate(130_001)],
+    [Truncate(0), Truncate(13_001), Truncate(19_999), Truncate(130_001)],
+    [Stall(5000)],
     [Stall(50_000)],
     [Trickle()],
     [Corrupt(3)],
     [Corrupt(199_999), Corrupt(0)],
     [Reset(100_000), FullAnswer()],
-    [WrongLength(by=1)],
-    [WrongLength(by=-1)],
-    [Truncate(9), Corrupt(7), Status(503), Reset(99)],
+    [WrongLength(by=1), WrongLength(by=-1)],
+    [Reset(5000), Truncate(9), Corrupt(7), Status(503), Reset(99), FullAnswer()],
 ]
 
 
 @pytest.mark.parametrize("faults", HEALED, ids=lambda faults: "-".join(type(fault).__name__ for fault in faults))
-def test_what_passes_is_healed(store: Store, fault_server: FaultServer, tmp_path: Path, faults: list[Fault]) -> None:
-    dataset = make_dataset(2, SIZE)
-    publish(fault_server, store, dataset)
-    fault_server.faulty = re.compile("train/00000")
+def test_what_passes_is_healed(
+    store: Store, fault_server: FaultServer, tmp_path: Path, faults: list[Fault], connections: int
+) -> None:
+    publish(fault_server, store, make_dataset(2, SIZE))
     fault_server.faults.extend(faults)
-    cache = Cache(tmp_path)
-    stage(store, cache)
+    stage(store, Cache(tmp_path), connections=connections)
     assert not fault_server.faults, "a fault was never met"
-    assert_cache_is_right(cache)
+    assert_cache_is_right(Cache(tmp_path))
     assert temporary_files(tmp_path) == []
+    assert stripe_threads() == []
+
+
+def stripe_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "stripe"]
 
 
 FINAL: list[tuple[list[Fault], type[PlumblineError], str]] = [
@@ -137,22 +153,29 @@ FINAL: list[tuple[list[Fault], type[PlumblineError], str]] = [
 
 @pytest.mark.parametrize("case", FINAL, ids=lambda case: "-".join(type(fault).__name__ for fault in case[0]))
 def test_what_stays_is_one_clear_error_in_time(
-    store: Store, fault_server: FaultServer, tmp_path: Path, case: tuple[list[Fault], type[PlumblineError], str]
-) -> None:
-    faults, kind, words = case
+    store: Store, fault_server: FaultServer, tmp_path: Path, case: tuple[list[Fault], type[PlumblineError], str],
+    connections: int,
+) -> None:  # fmt: skip
+    """Also where the first stripes are sound: what is wrong with a later one is raised as itself."""
+    faults, error, words = case
     publish(fault_server, store, make_dataset(1, SIZE))
-    fault_server.faulty = re.compile("train/00000")
+    if connections > 1:
+        faults = [*[None] * 5, *faults * (1 if Change() in faults else 20)]
+        if WrongLength(by=7) in faults:
+            error, words = UnavailableError, "ends at a different offset"
     fault_server.faults.extend(faults)
     begin = time.monotonic()
-    with pytest.raises(kind, match=words) as caught:
-        stage(store, Cache(tmp_path))
+    with pytest.raises(error, match=words) as caught:
+        stage(store, Cache(tmp_path), connections=connections)
     assert time.monotonic() - begin < DEADLINE_SECONDS
-    assert type(caught.value) is kind
+    assert type(caught.value) is error
     assert "train/00000" in str(caught.value)
-    assert not fault_server.faults, "an error that may pass was given up, or a final one tried again"
+    assert connections > 1 or not fault_server.faults, "an error that may pass was given up, or a final one tried again"
+    assert stripe_threads() == []
     assert_cache_is_right(Cache(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["s3", "az", "gs"], indirect=True)
 def test_an_object_that_changes_between_two_ranges_is_not_glued_together(
     store: Store, fault_server: FaultServer, tmp_path: Path
 ) -> None:
@@ -162,7 +185,6 @@ def test_an_object_that_changes_between_two_ranges_is_not_glued_together(
     path = f"{root_of(store)}/reviews/train/00000.parquet"
     right = fault_server.objects[path]
     fault_server.objects[path] = bytes(reversed(right))
-    fault_server.faulty = re.compile("train/00000")
     # What was begun is of the wrong object; after the change back, the whole is read anew.
     fault_server.faults.extend([Reset(100_000), Change()])
     stage(store, Cache(tmp_path))
@@ -218,7 +240,7 @@ def sequence_of(seed: int, rng: random.Random) -> list[Fault]:
     return [[Missing()] * 100, [Denied()] * 100][seed] if seed < 2 else random_faults(rng)
 
 
-def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
+def outcome_of(store: Store, cache: Cache, connections: int) -> str:
     """Return `right`, or the error's name, after checks of time and cache."""
     begin = time.monotonic()
     try:
@@ -231,26 +253,33 @@ def outcome_of(store: Store, cache: Cache, *, connections: int) -> str:
     return outcome
 
 
-@pytest.mark.first(1)
-@pytest.mark.parametrize("kind", ["s3", "az", "gs"])
-@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
-def test_random_sequences(
-    kind: str, clean_environment: pytest.MonkeyPatch, fault_server: FaultServer, tmp_path: Path, count: int
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("s3", 30), (f"s3{IN_STRIPES}", 30),
+        *(pytest.param(name, 100, marks=pytest.mark.long)
+          for name in ("s3", "az", "gs", f"s3{IN_STRIPES}", f"az{IN_STRIPES}")),
+    ],
+    indirect=["kind"],
+)  # fmt: skip
+def test_random_sequences(kind: str, store: Store, fault_server: FaultServer, tmp_path: Path, count: int) -> None:
     """Whatever happens in whatever order: right bytes or a known error, never anything wrong under a final name."""
-    store = open_on(kind, clean_environment, fault_server)
-    fault_server.faulty = re.compile("parquet|tokenizer")
-    outcomes: dict[str, int] = {}
+    in_stripes = kind.endswith(IN_STRIPES)
+    fault_server.faulty = re.compile("parquet" if in_stripes else "parquet|tokenizer")
+    outcomes: Counter[str] = Counter()
     for seed in range(count):
         rng = random.Random(f"{kind} {seed}")
-        dataset = make_dataset(3, SIZE, seed=seed)
-        publish(fault_server, store, dataset)
-        fault_server.faults.clear()
-        fault_server.faults.extend(sequence_of(seed, rng))
-        outcome = outcome_of(store, Cache(tmp_path / str(seed)), connections=rng.choice([1, 2, 4]))
-        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        publish(fault_server, store, make_dataset(3, SIZE, seed=seed))
+        faults = sequence_of(seed, rng)
+        if in_stripes and seed > 1:
+            faults = [rng.choice([None, fault]) for fault in faults * 2]
+        fault_server.faults = deque(faults)
+        connections = rng.choice([2, 4, 8] if in_stripes else [1, 2, 4])
+        outcomes[outcome_of(store, Cache(tmp_path / str(seed)), connections)] += 1
+        assert stripe_threads() == []
     assert outcomes["right"] >= 0.3 * count, outcomes
     assert len(outcomes) >= 3, outcomes
+    assert any(entry.end is not None for entry in fault_server.served) or not in_stripes
 
 
 def test_a_body_is_counted_before_its_reader_has_the_last_byte(fault_server: FaultServer) -> None:

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -19,10 +18,11 @@ import pytest
 
 from plumbline.data.staging import Cache, Stager
 from plumbline.data.stores import open_store
+from tests.commands import run
 from tests.contract import stage_child
 from tests.contract.conftest import give_aws
 from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, temporary_files
-from tests.faultserver import FaultServer
+from tests.faultserver.server import FaultServer
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["__main__", "plumbline.data.stores.s3", __name__])
@@ -159,10 +159,7 @@ def test_a_disk_that_fills_under_way_is_one_clear_error_and_leaves_nothing(
     """No room is left, or no file."""
     fault_server.rate = 1 << 20
     child = [sys.executable, "-m", "tests.contract.full_disk_child", URL, str(tmp_path), kind, str(left)]
-    done = subprocess.run(
-        [*ON_SMALL_DISK, f'{MOUNT} && exec "$@"', str(tmp_path), *child],
-        capture_output=True, text=True, timeout=300, check=False, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    done = run(*ON_SMALL_DISK, f'{MOUNT} && exec "$@"', tmp_path, *child, cwd=Path(__file__).parents[2])
     assert not done.stderr
     answer = json.loads(done.stdout)
     assert (answer["error"], answer["code"]) == ("DiskFullError", 3)

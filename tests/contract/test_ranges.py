@@ -10,7 +10,8 @@ from plumbline.data.stores import PreconditionFailedError, RetryingStore, Store,
 from plumbline.schema.errors import UnavailableError
 from tests.contract.test_faults import open_on, root_of
 from tests.contract.test_stores import read_from
-from tests.faultserver import Change, Fault, FaultServer, FullAnswer, Reset, Stall, Status, Truncate, WrongLength
+from tests.faultserver.faults import Change, Fault, FullAnswer, Reset, Stall, Status, Truncate, WrongLength
+from tests.faultserver.server import FaultServer
 
 SIZE = 200_000
 DATA = random.Random(5).randbytes(SIZE)

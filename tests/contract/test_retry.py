@@ -28,7 +28,7 @@ from plumbline.tasks import dispatch
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY, give_azure
 from tests.contract.records import make_record
 from tests.contract.test_handing_in import make_order
-from tests.faultserver import FaultServer
+from tests.faultserver.server import FaultServer
 from tests.memory_store import MemoryStore
 
 

@@ -16,7 +16,8 @@ from plumbline.data.staging import Cache, Stager, StagingProgress
 from plumbline.data.stores import ObjectMissingError, ObjectReader
 from plumbline.schema.errors import ConfigurationError, CorruptDataError, DiskFullError
 from plumbline.train.source import waited
-from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
+from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset, stage
+from tests.contract.test_faults import STRIPE, make_stripes_small
 from tests.memory_store import MemoryStore
 
 
@@ -69,16 +70,21 @@ def order_digest(store: MemoryStore, cache: Cache, connections: int) -> str:
     return hasher.hexdigest()
 
 
-def test_order_is_never_that_of_arrival(tmp_path: Path) -> None:
-    dataset = make_dataset(24, 3000)
+@pytest.mark.parametrize("in_stripes", [False, True])
+def test_order_is_never_that_of_arrival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_stripes: bool) -> None:
+    """With stripes, too, and never more objects are open than there are connections."""
+    if in_stripes:
+        make_stripes_small(monkeypatch)
+    dataset = make_dataset(12, 6 * STRIPE if in_stripes else 3000)
     digests = set()
     for connections in (1, 2, 3, 4, 8, 16):
         store = SlowStore(random.Random(connections))
         cache = Cache(tmp_path / str(connections))
         published(store, dataset)
         digests.add(order_digest(store, cache, connections))
-        digests.add(order_digest(store, cache, connections))
         assert store.most_open <= connections
+        assert (len(store.opened) > 12 + 4) is (in_stripes and connections > 1)
+        digests.add(order_digest(store, cache, connections))
     assert len(digests) == 1
 
 
@@ -183,11 +189,8 @@ def test_one_object_outside_the_manifest(tmp_path: Path) -> None:
 
 def test_the_manifest_is_found_again_without_a_store(tmp_path: Path) -> None:
     dataset = make_dataset(1, 10)
-    with Stager(published(MemoryStore(), dataset), "reviews", Cache(tmp_path)) as stager:
-        stager.start(stager.manifest.files)
-        for file in stager.manifest.files:
-            stager.wait(file)
     cache = Cache(tmp_path)
+    stage(published(MemoryStore(), dataset), cache)
     assert cache.manifest(dataset.manifest.digest) == dataset.manifest
     assert all(cache.path(file.sha256) for file in dataset.manifest.files)
     assert cache.manifest("0" * 64) is None
@@ -209,13 +212,6 @@ def test_a_new_manifest_is_seen_and_a_spoiled_copy_is_not_believed(tmp_path: Pat
         assert stager.manifest == second.manifest
 
 
-def stage_all(store: MemoryStore, cache: Cache, name: str) -> None:
-    with Stager(store, name, cache) as stager:
-        stager.start(stager.manifest.files)
-        for file in stager.manifest.files:
-            stager.wait(file)
-
-
 def test_what_was_used_longest_ago_is_evicted_and_what_is_in_use_never(tmp_path: Path) -> None:
     store = MemoryStore()
     datasets = [make_dataset(3, 1000, seed=seed, name=name) for seed, name in enumerate(["one", "two", "three"])]
@@ -223,17 +219,17 @@ def test_what_was_used_longest_ago_is_evicted_and_what_is_in_use_never(tmp_path:
         dataset.put(store.create)
     item, two, three = (dataset.manifest for dataset in datasets)
     cache = Cache(tmp_path, max_bytes=datasets[0].size * 2)
-    stage_all(store, cache, "two")
+    stage(store, cache, "two")
     with Stager(store, "one", cache) as stager:
         stager.start(item.files)
         for file in item.files:
             stager.wait(file)
-        stage_all(store, cache, "three")
+        stage(store, cache, "three")
         assert all(cache.path(file.sha256) for file in (*item.files, *three.files))
         assert not any(cache.path(file.sha256) for file in two.files)
     assert sum(path.stat().st_size for path in tmp_path.glob("objects/*/*")) <= datasets[0].size * 2
     with pytest.raises(ConfigurationError, match="more than the cache's limit"):
-        stage_all(MemoryStoreCopy(store), Cache(tmp_path / "other", max_bytes=100), "one")
+        stage(MemoryStoreCopy(store), Cache(tmp_path / "other", max_bytes=100), "one")
 
 
 def MemoryStoreCopy(store: MemoryStore) -> MemoryStore:  # noqa: N802 - stands for a class
@@ -261,18 +257,18 @@ def test_too_little_room_is_told_before_the_first_byte(tmp_path: Path) -> None:
 def test_damage_on_disk_is_found_and_mended(tmp_path: Path) -> None:
     store = published(MemoryStore(), make_dataset(3, 1000))
     cache = Cache(tmp_path)
-    stage_all(store, cache, "reviews")
+    stage(store, cache)
     manifest = cache.manifest(next(tmp_path.glob("manifests/*")).stem)
     flipped, cut = (cache.path(shard.sha256) for shard in manifest.train[:2])
     for path, data in ((flipped, b"x" * 1000), (cut, b"short")):
         path.chmod(0o600)
         path.write_bytes(data)
     assert sorted(cache.verify()) == sorted([flipped.name, cut.name])
-    stage_all(store, cache, "reviews")
+    stage(store, cache)
     assert_cache_is_right(cache)
     cut.chmod(0o600)
     cut.write_bytes(b"short")
-    stage_all(store, cache, "reviews")
+    stage(store, cache)
     assert_cache_is_right(cache)
 
 

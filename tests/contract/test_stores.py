@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import requests
 
@@ -31,7 +30,7 @@ from plumbline.data.stores.opening import Timeouts
 from plumbline.data.stores.protocol import digest_object
 from plumbline.schema.digest import digest_bytes
 from plumbline.schema.errors import CorruptDataError, InvalidInputError
-from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google, marked
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google, make_bucket, make_container, marked
 from tests.contract.uplink import SlowUplink
 from tests.faultserver.google import GoogleServer
 from tests.memory_store import MemoryStore
@@ -40,18 +39,15 @@ _numbers = itertools.count()
 
 
 def _s3(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
-    give_aws(environment, fixture("moto"))
     bucket = f"bucket-{next(_numbers)}"
-    boto3.client("s3").create_bucket(Bucket=bucket)
+    make_bucket(environment, fixture("moto"), bucket)
     yield open_store(f"s3://{bucket}/some/prefix")
 
 
 def _az(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
-    give_azure(environment, f"{fixture('azurite')}/{{account}}")
     container = f"container-{next(_numbers)}"
-    opened = open_store(f"az://{ACCOUNT}/{container}/some/prefix")
-    opened.inner._client.create_container()
-    yield opened
+    make_container(environment, fixture("azurite"), container)
+    yield open_store(f"az://{ACCOUNT}/{container}/some/prefix")
 
 
 def _gs(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
@@ -71,9 +67,8 @@ def _gs_fake(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> 
 
 def _s3_locked(fixture: Callable[[str], Any], environment: pytest.MonkeyPatch) -> Iterator[Store]:
     """Create a bucket with Object Lock and a default retention."""
-    give_aws(environment, fixture("moto"))
-    client, bucket = boto3.client("s3"), f"bucket-{next(_numbers)}"
-    client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
+    bucket = f"bucket-{next(_numbers)}"
+    client = make_bucket(environment, fixture("moto"), bucket, ObjectLockEnabledForBucket=True)
     rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
     client.put_object_lock_configuration(
         Bucket=bucket, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule}
@@ -148,23 +143,22 @@ def test_create_never_replaces(store: Store) -> None:
     assert read_bytes(store, "key") == b"first"
 
 
-def test_one_creator_wins_and_its_bytes_stay(store: Store) -> None:
+@pytest.mark.parametrize("kind", ["create", "swap"])
+def test_one_writer_wins_and_its_bytes_stay(store: Store, kind: str) -> None:
+    start = store.create("race", b"start").etag if kind == "swap" else None
+
     def attempt(number: int) -> bytes | None:
         data = b"%d" % number * 100
         try:
-            store.create("race", data)
-        except ObjectExistsError:
+            store.create("race", data) if start is None else store.swap("race", data, if_match=start)
+        except (ObjectExistsError, PreconditionFailedError):
             return None
         return data
 
-    winners = [data for data in in_parallel(attempt) if data is not None]
+    with ThreadPoolExecutor(8) as pool:
+        winners = [data for data in pool.map(attempt, range(8)) if data is not None]
     assert len(winners) == 1
     assert read_bytes(store, "race") == winners[0]
-
-
-def in_parallel(attempt: Callable[[int], bytes | None]) -> list[bytes | None]:
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(attempt, range(8)))
 
 
 def test_swap_replaces_only_what_was_read(store: Store) -> None:
@@ -176,22 +170,6 @@ def test_swap_replaces_only_what_was_read(store: Store) -> None:
     assert read_from(store, "pointer") == (b"two", second)
     with pytest.raises(PreconditionFailedError):
         store.swap("never-written", b"x", if_match=second.etag)
-
-
-def test_one_swapper_wins(store: Store) -> None:
-    start = store.create("race", b"start").etag
-
-    def attempt(number: int) -> bytes | None:
-        data = b"swap %d" % number
-        try:
-            store.swap("race", data, if_match=start)
-        except PreconditionFailedError:
-            return None
-        return data
-
-    winners = [data for data in in_parallel(attempt) if data is not None]
-    assert len(winners) == 1
-    assert read_bytes(store, "race") == winners[0]
 
 
 def test_reading_on_in_another_object_is_refused(store: Store) -> None:

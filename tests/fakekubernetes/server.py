@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.fakekubernetes.cluster import ApiError, Cluster
+from tests.http_server import Handler, serving
 
 _VERBS = ["create", "delete", "get", "list", "patch", "watch"]
 _KINDS = {"pods": "Pod", "events": "Event", "jobs": "Job", "namespaces": "Namespace"}
@@ -41,30 +40,19 @@ _DISCOVERY: dict[str, dict[str, Any]] = {
 }
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     cluster: Cluster
-
-    def log_message(self, *_: Any) -> None:
-        return
 
     def _answer(self, content: Any, status: int = 200) -> None:
         body = content.encode() if isinstance(content, str) else json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "text/plain" if isinstance(content, str) else "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.reply(status, body, {"Content-Type": "text/plain" if isinstance(content, str) else "application/json"})
 
-    def _read(self) -> Any:
-        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-
-    def _do(self, method: str) -> None:
+    def answer(self) -> None:
         url = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(url.query).items()}
-        body = self._read()
+        body = json.loads(self.body() or b"{}")
         try:
-            self._route(method, url.path, query, body)
+            self._route(self.command, url.path, query, body)
         except ApiError as error:
             status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": error.status}
             self._answer({**status, "reason": error.reason, "message": str(error)}, error.status)
@@ -114,18 +102,6 @@ class _Handler(BaseHTTPRequestHandler):
                     self.wfile.flush()
             self.wfile.write(b"0\r\n\r\n")
 
-    def do_GET(self) -> None:
-        self._do("GET")
-
-    def do_POST(self) -> None:
-        self._do("POST")
-
-    def do_DELETE(self) -> None:
-        self._do("DELETE")
-
-    def do_PATCH(self) -> None:
-        self._do("PATCH")
-
 
 def _selected(item: dict[str, Any], selector: str) -> bool:
     """Return whether an object has the labels of a selector of the forms `KEY` and `KEY=VALUE`."""
@@ -141,17 +117,11 @@ def _selected(item: dict[str, Any], selector: str) -> bool:
 def kubernetes_api(cluster: Cluster) -> Iterator[str]:
     """Serve the cluster on loopback; yield the API's address."""
     handler = type("Handler", (_Handler,), {"cluster": cluster})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        cluster.close()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(handler) as url:
+        try:
+            yield url
+        finally:
+            cluster.close()
 
 
 def write_kubeconfig(path: Path, address: str) -> None:

@@ -15,7 +15,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -23,6 +22,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from tests.http_server import Handler, Server
 
 _PAGE = 3
 _GRAIN = 256 << 10
@@ -66,14 +67,8 @@ class GoogleServer:
         self.grants: list[tuple[frozenset[str], str]] | None = None
         """Permissions with the prefix of the objects' names; `None`: every permission."""
         self._next_generation = 1_700_000_000_000_000
-        self._http = _Server(("127.0.0.1", 0), _Handler)
-        self._http.owner = self
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
-
-    @property
-    def url(self) -> str:
-        """Return the server's URL."""
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._http = _Server(_Handler)
+        self._http.owner, self.url = self, self._http.url
 
     def account_file(self, folder: Path) -> Path:
         """Write the key file of a service account of this server."""
@@ -125,53 +120,32 @@ class GoogleServer:
         }  # fmt: skip
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._http.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
+        self._http.stop()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(Server):
     request_queue_size = 64
     owner: GoogleServer
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     disable_nagle_algorithm = True
     server: _Server
     timeout = 30
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing."""
-
-    def _reply(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
     def _json(self, document: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        self._reply(status, json.dumps(document).encode(), {"Content-Type": "application/json", **(headers or {})})
+        self.reply(status, json.dumps(document).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     def _refuse(self, status: int, reason: str) -> None:
         errors = [{"domain": "global", "reason": reason, "message": reason}]
         self._json({"error": {"code": status, "message": reason, "errors": errors}}, status)
 
-    def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-
-    def _serve(self) -> None:
-        owner, body = self.server.owner, self._body()
+    def answer(self) -> None:
+        owner, body = self.server.owner, self.body()
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
         names = [name.lower() for name in self.headers]
@@ -181,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._token(body)
         amazon = any(name.startswith("x-amz-") for name in names) or "AWS4" in self.headers.get("Authorization", "")
         if amazon and any(name.startswith("x-goog-") for name in names):
-            return self._reply(400, b"<Error><Code>ExcessHeaderValues</Code></Error>")
+            return self.reply(400, b"<Error><Code>ExcessHeaderValues</Code></Error>")
         if "X-Goog-Signature" in query:
             return self._signed(parts.path, parts.query, query)
         authorization = self.headers.get("Authorization", "")
@@ -190,8 +164,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not is_known:
             return self._refuse(401, "authError" if authorization else "required")
         return self._api(parts.path, query, body)
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
     def _api(self, path: str, query: dict[str, str], body: bytes) -> None:
         bucket = self.server.owner.bucket
@@ -218,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(412, "conditionNotMet")
         if self.command == "DELETE":
             del owner.objects[name]
-            return self._reply(204)
+            return self.reply(204)
         if query.get("alt") == "media":
             return self._give(result)
         return self._json(owner.describe(name))
@@ -228,13 +200,13 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"x-goog-generation": str(generation), "ETag": f"C{generation}=", "Content-Type": content_type}
         asked = self.headers.get("Range", "")
         if not asked:
-            return self._reply(200, data, headers)
+            return self.reply(200, data, headers)
         first, _, last = asked.removeprefix("bytes=").partition("-")
         if int(first) >= len(data):
             return self._refuse(416, "requestedRangeNotSatisfiable")
         part = data[int(first) : int(last) + 1 if last else None]
         headers["Content-Range"] = f"bytes {first}-{int(first) + len(part) - 1}/{len(data)}"
-        return self._reply(206, part, headers)
+        return self.reply(206, part, headers)
 
     def _list(self, query: dict[str, str]) -> None:
         owner = self.server.owner
@@ -287,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner.sessions[session] = Session(told["name"], size, generation, told["md5Hash"], told["contentType"])
         root = owner.session_host or owner.url
         location = f"{root}/upload/storage/v1/b/{owner.bucket}/o?uploadType=resumable&upload_id={session}"
-        return self._reply(200, headers={"Location": location})
+        return self.reply(200, headers={"Location": location})
 
     def _chunk(self, name: str, body: bytes) -> None:  # noqa: PLR0911 - each refusal of the protocol
         owner = self.server.owner
@@ -323,21 +295,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _incomplete(self, session: Session) -> None:
         kept = {"Range": f"bytes=0-{len(session.data) - 1}"} if session.data else {}
-        self._reply(308, headers=kept)
+        self.reply(308, headers=kept)
 
     def _metadata(self, path: str) -> None:
         owner, google = self.server.owner, {"Metadata-Flavor": "Google"}
         if self.headers["Metadata-Flavor"] != "Google":
-            return self._reply(403)
+            return self.reply(403)
         if path == "/":
-            return self._reply(200, b"computeMetadata/", google)
+            return self.reply(200, b"computeMetadata/", google)
         if owner.refusals:
-            return self._reply(owner.refusals.pop(0), headers=google)
+            return self.reply(owner.refusals.pop(0), headers=google)
         if path.endswith("/token"):
             return self._json(owner.issue_token(), headers=google)
         if path.endswith("/service-accounts/default/"):
             return self._json({"email": EMAIL, "aliases": ["default"], "scopes": []}, headers=google)
-        return self._reply(404, headers=google)
+        return self.reply(404, headers=google)
 
     def _token(self, body: bytes) -> None:
         """Exchange a JWT that the service account's key has signed."""
@@ -365,14 +337,14 @@ class _Handler(BaseHTTPRequestHandler):
         stamp = query["X-Goog-Date"]
         message = f"GOOG4-RSA-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
         if not self._is_ours(message.encode(), bytes.fromhex(query["X-Goog-Signature"])):
-            return self._reply(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+            return self.reply(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         begin = datetime.strptime(stamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
         seconds = int(query["X-Goog-Expires"])
         if seconds > 604800 or not begin - 900 <= time.time() <= begin + seconds:
-            return self._reply(400, b"<Error><Code>ExpiredToken</Code></Error>")
+            return self.reply(400, b"<Error><Code>ExpiredToken</Code></Error>")
         bucket = f"/{quote(self.server.owner.bucket)}/"
         result = self.server.owner.objects.get(unquote(path.removeprefix(bucket))) if path.startswith(bucket) else None
-        return self._give(result) if result else self._reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
+        return self._give(result) if result else self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
 
 def _unpadded(text: str) -> bytes:

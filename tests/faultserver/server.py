@@ -17,7 +17,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote
 
@@ -36,6 +35,7 @@ from tests.faultserver.faults import (
     Truncate,
     WrongLength,
 )
+from tests.http_server import Handler, Server
 
 _PIECE = 64 << 10
 
@@ -73,24 +73,16 @@ class FaultServer:
         """Seconds before the first byte of each GET."""
         self.lock = threading.Lock()
         self.stopping = threading.Event()
-        self._http = _Server(("127.0.0.1", 0), _Handler)
-        self._http.owner = self
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        self._http = _Server(_Handler)
+        self._http.owner, self.url = self, self._http.url
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._http.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-
-    @property
-    def url(self) -> str:
-        """Return the server's URL."""
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        self._http.stop()
 
     def body_bytes(self, pattern: str = "") -> int:
         """Return the body bytes sent so far for matching paths."""
@@ -103,9 +95,7 @@ class FaultServer:
             return self.faults.popleft() if self.faults and self.faulty.search(path) else None
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = True
+class _Server(Server):
     request_queue_size = 128
     owner: FaultServer
 
@@ -114,27 +104,21 @@ class _Server(ThreadingHTTPServer):
         self.owner.connections += 1
         super().process_request(request, client_address)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that hang up, as the tests intend."""
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     disable_nagle_algorithm = True
     server: _Server
     timeout = 30
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing."""
-
-    def do_HEAD(self) -> None:
+    def answer(self) -> None:
+        if self.command == "GET":
+            return self._get()
         body = self.server.owner.objects.get(self._path())
         if body is None:
-            self._refuse(404, "NoSuchKey")
-            return
+            return self._refuse(404, "NoSuchKey")
         self.send_response(200)
         self._describe(body, len(body))
-        self.end_headers()
+        return self.end_headers()
 
     def _path(self) -> str:
         path = self.path.partition("?")[0]
@@ -154,17 +138,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, code: str, **headers: str) -> None:
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("x-ms-error-code", code)
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.reply(status, body, {"Content-Type": "application/xml", "x-ms-error-code": code, **given})
 
-    def do_GET(self) -> None:
+    def _get(self) -> None:
         owner, path = self.server.owner, self._path()
         if owner.latency:
             time.sleep(owner.latency)
@@ -183,11 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "NoSuchKey")
         if self.path.startswith("/storage/v1/") and "alt=media" not in self.path:
             output = json.dumps({"size": str(len(body)), "generation": self._generation(body)}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(output)))
-            self.end_headers()
-            self.wfile.write(output)
-            return None
+            return self.reply(200, output)
         return self._answer(path, body, fault)
 
     def _answer(self, path: str, body: bytes, fault: Fault | None) -> None:
