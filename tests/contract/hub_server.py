@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from tests.http_server import Handler, serving
 
 _COMMIT = "a" * 40
 
 
-class _Hub(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Hub(Handler):
     repository = ""
     kind = "datasets"
     files: dict[str, bytes] = {}
@@ -22,12 +21,7 @@ class _Hub(BaseHTTPRequestHandler):
     """Address to which requests of files are redirected."""
 
     def _answer(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.reply(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def _tree(self, folder: str, whole: bool) -> list[dict[str, object]]:
         """Return the entries of a folder, in the Hub's format."""
@@ -43,7 +37,7 @@ class _Hub(BaseHTTPRequestHandler):
                 result[name] = {"type": "file", "path": name, "size": len(data), "oid": oid}
         return list(result.values())
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         about, resolve = f"/api/{self.kind}/{self.repository}", f"/{self.kind}/{self.repository}/resolve/"
         if self.kind == "models":
@@ -70,22 +64,11 @@ class _Hub(BaseHTTPRequestHandler):
             self._answer(404, b"{}", X_Error_Code=missing if known else "RepoNotFound")
         return None
 
-    do_HEAD = do_GET  # noqa: N815 - the name is the standard library's
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Log nothing."""
-
 
 @contextmanager
 def serve_hub(repository: str, files: dict[str, bytes], kind: str = "datasets", files_host: str = "") -> Iterator[str]:
     """Serve a hub with one dataset, or with `models`; return its URL."""
     attributes = {"repository": repository, "files": files, "kind": kind, "files_host": files_host}
     handler = type("Hub", (_Hub,), attributes)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(handler) as url:
+        yield url

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from plumbline.data.stores import (
@@ -28,7 +24,8 @@ from plumbline.data.stores import (
 from plumbline.data.stores.s3 import S3Store
 from plumbline.night.doctor.checks import explain_refusal
 from plumbline.schema.errors import AccessError, ConfigurationError, Refusal
-from tests.contract.conftest import ACCOUNT, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure, make_bucket, make_container
+from tests.http_server import Handler, serving
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -46,11 +43,9 @@ class Refusing:
 def refusing(clean_environment: pytest.MonkeyPatch) -> Iterator[Refusing]:
     state = Refusing()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Service(Handler):
         def answer(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.body()
             state.seen.append({name.lower(): value for name, value in self.headers.items()})
             said = f"<Message>{state.message}</Message>"
             if state.detail:
@@ -59,37 +54,14 @@ def refusing(clean_environment: pytest.MonkeyPatch) -> Iterator[Refusing]:
             if state.is_json:
                 error = {"code": 400, "message": state.message, "errors": [{"reason": state.code}]}
                 body = json.dumps({"error": error}).encode()
-            self.send_response(state.status)
-            for name, value in {
-                "Content-Length": str(len(body)), "ETag": '"1"', "x-ms-error-code": state.code,
-                "Content-Type": "application/xml",
-            }.items():  # fmt: skip
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+            headers = {"ETag": '"1"', "x-ms-error-code": state.code, "Content-Type": "application/xml"}
+            self.reply(state.status, body, headers)
 
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    with started(Handler) as url:
+    with serving(Service) as url:
         give_aws(clean_environment, url)
         give_azure(clean_environment, f"{url}/{{account}}")
         clean_environment.setenv("STORAGE_EMULATOR_HOST", url)
         yield state
-
-
-@contextmanager
-def started(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def test_encryption_and_payment_that_a_bucket_demands_are_asked_for(
@@ -113,10 +85,8 @@ def test_encryption_and_payment_that_a_bucket_demands_are_asked_for(
 
 
 def test_an_encrypted_bucket_is_like_any_other(moto: str, clean_environment: pytest.MonkeyPatch) -> None:
-    give_aws(clean_environment, moto)
+    client = make_bucket(clean_environment, moto, "encrypted")
     clean_environment.setenv("PLUMBLINE_S3_SSE", "aws:kms")
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="encrypted")
     store = open_store("s3://encrypted/x")
     store.swap("key", b"two", if_match=store.create("key", b"one").etag)
     assert read_bytes(store, "key") == b"two"
@@ -126,10 +96,8 @@ def test_an_encrypted_bucket_is_like_any_other(moto: str, clean_environment: pyt
 def test_of_two_uploads_in_parts_one_wins_and_leaves_nothing_of_the_other(
     moto: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give_aws(clean_environment, moto)
+    client = make_bucket(clean_environment, moto, "parts", ObjectLockEnabledForBucket=True)
     monkeypatch.setattr(S3Store, "multipart_bytes", 1 << 20)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="parts", ObjectLockEnabledForBucket=True)
     for name, byte in (("first", b"1"), ("second", b"2")):
         (tmp_path / name).write_bytes(byte * (6 << 20))
     store = open_store("s3://parts/x")
@@ -140,58 +108,39 @@ def test_of_two_uploads_in_parts_one_wins_and_leaves_nothing_of_the_other(
     assert "Uploads" not in client.list_multipart_uploads(Bucket="parts")
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "kind", "words"),
-    [
-        (501, "NotImplemented", ConfigurationError, "must support conditional writes"),
-        (400, "KMS.DisabledException", ConfigurationError, "HTTP 400 KMS.DisabledException"),
-        (403, "AccessDenied", AccessError, "refused: HTTP 403 AccessDenied"),
-        (409, "ConditionalRequestConflict", StoreUnavailableError, "HTTP 409"),
-        (408, "", StoreUnavailableError, "HTTP 408"),
-        (412, "PreconditionFailed", PreconditionFailedError, "has changed"),
-    ],
-)
-def test_what_s3_refuses_is_one_line(refusing: Refusing, status: int, code: str, kind: Any, words: str) -> None:
-    refusing.status, refusing.code = status, code
-    check_refusal("s3://bucket", kind, words)
+S3, AZURE, GOOGLE = "s3://bucket", f"az://{ACCOUNT}/box", "gs://bucket"
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "kind", "words"),
+    ("url", "status", "code", "kind", "words"),
     [
-        (409, "BlobImmutableDueToPolicy", ConfigurationError, "immutability policy"),
-        (409, "BlobImmutableDueToLegalHold", ConfigurationError, "legal hold"),
-        (412, "LeaseIdMissing", ConfigurationError, "or a lease protects the object"),
-        (409, "SnapshotsPresent", ConfigurationError, "the blob has snapshots"),
-        (409, "ResourceTypeMismatch", ConfigurationError, "a folder or a different kind of blob"),
-        (409, "ContainerBeingDeleted", StoreUnavailableError, "HTTP 409 ContainerBeingDeleted"),
-        (409, "InvalidBlobType", ConfigurationError, "different kind of blob"),
-        (403, "AuthorizationPermissionMismatch", AccessError, "AuthorizationPermissionMismatch"),
-        (412, "ConditionNotMet", PreconditionFailedError, "has changed"),
+        (S3, 501, "NotImplemented", ConfigurationError, "must support conditional writes"),
+        (S3, 400, "KMS.DisabledException", ConfigurationError, "HTTP 400 KMS.DisabledException"),
+        (S3, 403, "AccessDenied", AccessError, "refused: HTTP 403 AccessDenied"),
+        (S3, 409, "ConditionalRequestConflict", StoreUnavailableError, "HTTP 409"),
+        (S3, 408, "", StoreUnavailableError, "HTTP 408"),
+        (S3, 412, "PreconditionFailed", PreconditionFailedError, "has changed"),
+        (AZURE, 409, "BlobImmutableDueToPolicy", ConfigurationError, "immutability policy"),
+        (AZURE, 409, "BlobImmutableDueToLegalHold", ConfigurationError, "legal hold"),
+        (AZURE, 412, "LeaseIdMissing", ConfigurationError, "or a lease protects the object"),
+        (AZURE, 409, "SnapshotsPresent", ConfigurationError, "the blob has snapshots"),
+        (AZURE, 409, "ResourceTypeMismatch", ConfigurationError, "a folder or a different kind of blob"),
+        (AZURE, 409, "ContainerBeingDeleted", StoreUnavailableError, "HTTP 409 ContainerBeingDeleted"),
+        (AZURE, 409, "InvalidBlobType", ConfigurationError, "different kind of blob"),
+        (AZURE, 403, "AuthorizationPermissionMismatch", AccessError, "AuthorizationPermissionMismatch"),
+        (AZURE, 412, "ConditionNotMet", PreconditionFailedError, "has changed"),
+        (GOOGLE, 403, "retentionPolicyNotMet", AccessError, "retention or hold protects"),
+        (GOOGLE, 403, "objectUnderActiveHold", AccessError, "retention or hold protects"),
+        (GOOGLE, 400, "required", ConfigurationError, "GOOGLE_CLOUD_QUOTA_PROJECT"),
+        (GOOGLE, 403, "forbidden", AccessError, "refused: HTTP 403 forbidden"),
+        (GOOGLE, 429, "rateLimitExceeded", StoreUnavailableError, "HTTP 429"),
+        (GOOGLE, 412, "conditionNotMet", PreconditionFailedError, "has changed"),
     ],
 )
-def test_what_azure_refuses_is_one_line(refusing: Refusing, status: int, code: str, kind: Any, words: str) -> None:
-    refusing.status, refusing.code = status, code
-    check_refusal(f"az://{ACCOUNT}/box", kind, words)
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "kind", "words"),
-    [
-        (403, "retentionPolicyNotMet", AccessError, "retention or hold protects"),
-        (403, "objectUnderActiveHold", AccessError, "retention or hold protects"),
-        (400, "required", ConfigurationError, "GOOGLE_CLOUD_QUOTA_PROJECT"),
-        (403, "forbidden", AccessError, "refused: HTTP 403 forbidden"),
-        (429, "rateLimitExceeded", StoreUnavailableError, "HTTP 429"),
-        (412, "conditionNotMet", PreconditionFailedError, "has changed"),
-    ],
-)
-def test_what_google_refuses_is_one_line(refusing: Refusing, status: int, code: str, kind: Any, words: str) -> None:
-    refusing.status, refusing.code, refusing.is_json = status, code, True
-    check_refusal("gs://bucket", kind, words)
-
-
-def check_refusal(url: str, kind: Any, words: str) -> None:
+def test_what_a_cloud_refuses_is_one_line(  # noqa: PLR0917 - a table
+    refusing: Refusing, url: str, status: int, code: str, kind: Any, words: str
+) -> None:
+    refusing.status, refusing.code, refusing.is_json = status, code, url == GOOGLE
     with pytest.raises(kind, match=words) as caught:
         # Below the retry policy, which would make an end of what may pass.
         open_store(url).inner.swap("key", b"", if_match="1")  # type: ignore[attr-defined]
@@ -201,21 +150,21 @@ def check_refusal(url: str, kind: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("url", "status", "code", "refusal"),
     [
-        ("s3://bucket", 403, "AccessDenied", Refusal.PERMISSIONS),
-        ("s3://bucket", 403, "SignatureDoesNotMatch", Refusal.CREDENTIALS),
-        ("s3://bucket", 400, "ExpiredToken", Refusal.ENDED),
-        ("s3://bucket", 403, "RequestTimeTooSkewed", Refusal.CLOCK),
-        ("s3://bucket", 403, "InvalidObjectState", Refusal.ARCHIVED),
-        (f"az://{ACCOUNT}/box", 403, "AuthorizationPermissionMismatch", Refusal.PERMISSIONS),
-        (f"az://{ACCOUNT}/box", 403, "AuthenticationFailed", Refusal.CREDENTIALS),
-        (f"az://{ACCOUNT}/box", 401, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
-        (f"az://{ACCOUNT}/box", 400, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
-        (f"az://{ACCOUNT}/box", 403, "AccountIsDisabled", Refusal.UNKNOWN),
-        (f"az://{ACCOUNT}/box", 409, "BlobArchived", Refusal.ARCHIVED),
-        (f"az://{ACCOUNT}/box", 409, "BlobBeingRehydrated", Refusal.ARCHIVED),
-        ("gs://bucket", 401, "authError", Refusal.CREDENTIALS),
-        ("gs://bucket", 403, "forbidden", Refusal.PERMISSIONS),
-        ("gs://bucket", 403, "retentionPolicyNotMet", Refusal.UNKNOWN),
+        (S3, 403, "AccessDenied", Refusal.PERMISSIONS),
+        (S3, 403, "SignatureDoesNotMatch", Refusal.CREDENTIALS),
+        (S3, 400, "ExpiredToken", Refusal.ENDED),
+        (S3, 403, "RequestTimeTooSkewed", Refusal.CLOCK),
+        (S3, 403, "InvalidObjectState", Refusal.ARCHIVED),
+        (AZURE, 403, "AuthorizationPermissionMismatch", Refusal.PERMISSIONS),
+        (AZURE, 403, "AuthenticationFailed", Refusal.CREDENTIALS),
+        (AZURE, 401, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
+        (AZURE, 400, "InvalidAuthenticationInfo", Refusal.CREDENTIALS),
+        (AZURE, 403, "AccountIsDisabled", Refusal.UNKNOWN),
+        (AZURE, 409, "BlobArchived", Refusal.ARCHIVED),
+        (AZURE, 409, "BlobBeingRehydrated", Refusal.ARCHIVED),
+        (GOOGLE, 401, "authError", Refusal.CREDENTIALS),
+        (GOOGLE, 403, "forbidden", Refusal.PERMISSIONS),
+        (GOOGLE, 403, "retentionPolicyNotMet", Refusal.UNKNOWN),
     ],
 )
 def test_a_refusal_is_typed_by_the_services_code_for_reads_and_writes(
@@ -319,10 +268,7 @@ def test_deleting_what_a_policy_protects_is_one_line(refusing: Refusing, code: s
 
 def test_a_folder_of_a_hierarchical_namespace_is_no_object(azurite: str, clean_environment: pytest.MonkeyPatch) -> None:
     """The Blob API shows such a folder as an empty blob with this mark."""
-    give_azure(clean_environment, f"{azurite}/{{account}}")
-    store: Any = open_store(f"az://{ACCOUNT}/folders/x")
-    client = store.inner._connected().client
-    client.create_container()
+    client, store = make_container(clean_environment, azurite, "folders"), open_store(f"az://{ACCOUNT}/folders/x")
     client.get_blob_client("x/folder").upload_blob(b"", metadata={"hdi_isfolder": "true"})
     store.create("folder/key", b"bytes")
     assert [info.key for info in store.list()] == ["folder/key"]
@@ -331,10 +277,7 @@ def test_a_folder_of_a_hierarchical_namespace_is_no_object(azurite: str, clean_e
 
 
 def test_a_blob_in_the_archive_tier_is_named_as_such(azurite: str, clean_environment: pytest.MonkeyPatch) -> None:
-    give_azure(clean_environment, f"{azurite}/{{account}}")
-    store: Any = open_store(f"az://{ACCOUNT}/archived")
-    client = store.inner._connected().client
-    client.create_container()
+    client, store = make_container(clean_environment, azurite, "archived"), open_store(f"az://{ACCOUNT}/archived")
     store.create("key", b"bytes")
     client.get_blob_client("key").set_standard_blob_tier("Archive")
     with pytest.raises(AccessError, match=r"is archived: HTTP 409 BlobArchived.*\(hint: move the blob"):
@@ -343,9 +286,7 @@ def test_a_blob_in_the_archive_tier_is_named_as_such(azurite: str, clean_environ
 
 def test_markers_of_folders_are_no_objects(moto: str, clean_environment: pytest.MonkeyPatch) -> None:
     """The S3 console's "Create folder", and Hadoop, leave empty objects."""
-    give_aws(clean_environment, moto)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="markers")
+    client = make_bucket(clean_environment, moto, "markers")
     for key in ("x/", "x/folder/", "x/folder_$folder$"):
         client.put_object(Bucket="markers", Key=key, Body=b"")
     store = open_store("s3://markers/x")
@@ -355,9 +296,7 @@ def test_markers_of_folders_are_no_objects(moto: str, clean_environment: pytest.
 
 
 def test_a_public_bucket_is_read_without_credentials(moto: str, clean_environment: pytest.MonkeyPatch) -> None:
-    give_aws(clean_environment, moto)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="public")
+    client = make_bucket(clean_environment, moto, "public")
     client.put_object(Bucket="public", Key="x/key", Body=b"bytes", ACL="public-read")
     client.put_object(Bucket="public", Key="x/private", Body=b"bytes")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -379,11 +318,9 @@ def test_a_public_bucket_is_read_without_credentials(moto: str, clean_environmen
 def test_a_public_container_is_read_without_credentials(
     azurite: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    give_azure(clean_environment, f"{azurite}/{{account}}")
     for container, access in (("public", "container"), ("private", None)):
-        store: Any = open_store(f"az://{ACCOUNT}/{container}")
-        store.inner._connected().client.create_container(public_access=access)
-        store.create("key", b"bytes")
+        make_container(clean_environment, azurite, container, public_access=access)
+        open_store(f"az://{ACCOUNT}/{container}").create("key", b"bytes")
     clean_environment.delenv("AZURE_STORAGE_KEY")
     # The sources of an identity that would ask the network or a tool.
     clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://[fe80::1]:1")
@@ -434,9 +371,7 @@ def test_a_key_with_a_line_break_or_quotes_around_it_is_the_key(
 def test_a_deleted_object_of_a_versioned_bucket_can_be_made_again(
     moto: str, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    give_aws(clean_environment, moto)
-    client = boto3.client("s3")
-    client.create_bucket(Bucket="versioned")
+    client = make_bucket(clean_environment, moto, "versioned")
     client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
     store = open_store("s3://versioned")
     first = store.create("key", b"one")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
 from plumbline.data.stores import ObjectInfo, open_store
 from plumbline.night.doctor import conformance
 from plumbline.night.doctor.conformance import examine_conformance
 from plumbline.schema.errors import AccessError, Refusal
-from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google, marked
+from tests.commands import error_line, run
+from tests.contract.conftest import ACCOUNT, give_google, make_bucket, make_container, marked
 from tests.faultserver.google import GoogleServer
 from tests.memory_store import MemoryStore
 
@@ -31,14 +29,11 @@ def url(request: pytest.FixtureRequest, clean_environment: pytest.MonkeyPatch, t
             give_google(clean_environment, google, tmp_path)
             address = "gs://bucket/team"
         elif request.param == "az":
-            give_azure(clean_environment, f"{request.getfixturevalue('azurite')}/{{account}}")
             address = f"az://{ACCOUNT}/conform/team"
-            store: Any = open_store(address)
-            store.inner._client.create_container()
+            make_container(clean_environment, request.getfixturevalue("azurite"), "conform")
         else:
-            give_aws(clean_environment, request.getfixturevalue("moto"))
-            name = f"conform-{request.param}"
-            boto3.client("s3").create_bucket(Bucket=name, ObjectLockEnabledForBucket=request.param == "s3-locked")
+            name, lock = f"conform-{request.param}", {"ObjectLockEnabledForBucket": request.param == "s3-locked"}
+            make_bucket(clean_environment, request.getfixturevalue("moto"), name, **lock)
             address = f"s3://{name}/team"
         open_store(address).create("theirs", b"x")
         yield address
@@ -116,14 +111,10 @@ def test_a_wrong_store_is_found_at_its_step(
 
 
 def test_the_command_prints_one_line_a_step_or_one_document(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "plumbline", "doctor", "--store", f"file://{tmp_path}/store"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(done.stdout.splitlines()) == 11
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=False)
+    doctor = (sys.executable, "-m", "plumbline", "doctor")
+    done = run(*doctor, "--store", f"file://{tmp_path}/store")
+    assert (len(done.stdout.splitlines()), done.stderr) == (11, "")
+    done = run(*doctor, "--store", f"file://{tmp_path}/store", "--json")
     assert len(json.loads(done.stdout)["checks"]) == 10
-    done = subprocess.run(command[:4], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2
-    assert "use either SUITE or --store URL" in done.stderr
-    done = subprocess.run([*command[:-1], "s3://h:1/x"], capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "use either SUITE or --store URL" in run(*doctor, code=2).stderr
+    assert error_line(*doctor, "--store", "s3://h:1/x")

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +37,7 @@ from plumbline.night.machines import open_group
 from plumbline.schema.errors import AccessError, ConfigurationError, Refusal, record_code
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY
 from tests.contract.records import make_record, orders_of
-from tests.contract.test_buckets import started
+from tests.http_server import Handler, serving
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -63,54 +62,38 @@ class TokenService:
         return 200, GRANT.format(until=until.strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
+def use_profiles(environment: pytest.MonkeyPatch, folder: Path, text: str) -> None:
+    """Set AWS's profiles, and an endpoint that nothing serves."""
+    (folder / "aws").write_text(text)
+    environment.setenv("AWS_CONFIG_FILE", str(folder / "aws"))
+    environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+
+
 @pytest.fixture
 def tokens(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[TokenService]:
     """Give this environment a role, as a controller in a different account has."""
     state = TokenService()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Service(Handler):
+        def answer(self) -> None:
+            self.body()
+            status, text = 200, ""
+            if self.command == "POST":
+                status, text = state.answer()
+            elif "list-type" in self.path:
+                text = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+            elif self.command in {"GET", "HEAD"}:
+                status = 404
+            self.reply(status, text.encode(), {"ETag": '"1"'})
 
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.reply(*state.answer())
-
-        def do_GET(self) -> None:
-            is_listing = "list-type" in self.path
-            self.reply(
-                200 if is_listing else 404,
-                "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>" if is_listing else "",
-            )
-
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.reply(200, "")
-
-        do_HEAD = do_GET  # noqa: N815
-
-        def do_DELETE(self) -> None:
-            self.reply(200, "")
-
-        def reply(self, status: int, text: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.send_header("ETag", '"1"')
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(text.encode())
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    config = tmp_path / "aws"
-    config.write_text(
+    use_profiles(
+        clean_environment, tmp_path,
         "[profile robot]\nrole_arn = arn:aws:iam::123456789012:role/robot\nsource_profile = base\n"
-        "[profile base]\naws_access_key_id = AKIDBASE\naws_secret_access_key = secret\n"
-    )
-    clean_environment.setenv("AWS_CONFIG_FILE", str(config))
+        "[profile base]\naws_access_key_id = AKIDBASE\naws_secret_access_key = secret\n",
+    )  # fmt: skip
     clean_environment.setenv("AWS_PROFILE", "robot")
     clean_environment.setenv("AWS_MAX_ATTEMPTS", "1")
-    with started(Handler) as url:
+    with serving(Service) as url:
         clean_environment.setenv("AWS_ENDPOINT_URL", url)
         yield state
 
@@ -230,9 +213,7 @@ def test_credentials_that_this_machine_does_not_have_are_refused_access(
     clean_environment: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], content: str, words: str
 ) -> None:
     """A machine without its profile or login says nothing about a training: `setting` would make it invalid."""
-    (tmp_path / "aws").write_text(content)
-    clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
-    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    use_profiles(clean_environment, tmp_path, content)
     for name, value in variables.items():
         clean_environment.setenv(name, value)
     error = failing(USES["open"], s3())
@@ -253,13 +234,12 @@ def test_a_wrong_file_of_authorities_is_wrong_configuration(clean_environment: p
 def test_a_profile_that_asks_for_an_mfa_code_is_refused_where_nobody_can_answer(
     clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "aws").write_text(
+    use_profiles(
+        clean_environment, tmp_path,
         "[profile base]\naws_access_key_id = k\naws_secret_access_key = s\n"
         "[profile far]\nrole_arn = arn:aws:iam::1:role/far\nsource_profile = team\n"
-        "[profile team]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base\nmfa_serial = arn:aws:iam::1:mfa/me\n"
-    )
-    clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
-    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        "[profile team]\nrole_arn = arn:aws:iam::1:role/r\nsource_profile = base\nmfa_serial = arn:aws:iam::1:mfa/me\n",
+    )  # fmt: skip
     for profile in ("team", "far"):
         clean_environment.setenv("AWS_PROFILE", profile)
         for use in (lambda: USES["open"](s3()), open_group("aws://eu-west-1/gpus").size):
@@ -272,10 +252,11 @@ def test_a_profile_that_asks_for_an_mfa_code_is_refused_where_nobody_can_answer(
 def test_an_ended_sso_session_names_the_command_and_prints_nothing(
     clean_environment: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], is_cached: bool
 ) -> None:
-    (tmp_path / "aws").write_text(
+    use_profiles(
+        clean_environment, tmp_path,
         "[profile team]\nsso_session = acme\nsso_account_id = 1\nsso_role_name = Reader\n"
-        "[sso-session acme]\nsso_start_url = https://acme.example/start\nsso_region = us-east-1\n"
-    )
+        "[sso-session acme]\nsso_start_url = https://acme.example/start\nsso_region = us-east-1\n",
+    )  # fmt: skip
     cache = tmp_path / ".aws/sso/cache"
     cache.mkdir(parents=True)
     token = {
@@ -285,9 +266,7 @@ def test_an_ended_sso_session_names_the_command_and_prints_nothing(
     if is_cached:
         (cache / f"{hashlib.sha1(b'acme', usedforsecurity=False).hexdigest()}.json").write_text(json.dumps(token))
     clean_environment.setenv("HOME", str(tmp_path))
-    clean_environment.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
     clean_environment.setenv("AWS_PROFILE", "team")
-    clean_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     for use in (lambda: USES["open"](s3()), open_group("aws://eu-west-1/gpus").size):
         with pytest.raises(AccessError) as caught:
             use()
@@ -307,23 +286,14 @@ def identity(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
     """Give this environment the identity of its machine, and no waits of the SDK."""
     state = MetadataService()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self.send_response(state.status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(state.text)))
-            self.end_headers()
-            self.wfile.write(state.text.encode())
-
-        def log_message(self, *_: object) -> None:
-            return
+    class Source(Handler):
+        def answer(self) -> None:
+            self.reply(state.status, state.text.encode(), {"Content-Type": "application/json"})
 
     clean_environment.setattr(time, "sleep", lambda _: None)
     clean_environment.setenv("AZURE_TOKEN_CREDENTIALS", "ManagedIdentityCredential")
     clean_environment.setenv("PATH", str(tmp_path))
-    with started(Handler) as url:
+    with serving(Source) as url:
         clean_environment.setenv("AZURE_POD_IDENTITY_AUTHORITY_HOST", url)
         # The SDK sends a token to https:// only, and without one nothing is sent at all.
         clean_environment.setenv("PLUMBLINE_AZURE_ENDPOINT", "https://127.0.0.1:1/{account}")

@@ -19,6 +19,7 @@ from plumbline.local.process import Child, stop
 from plumbline.local.servers import reserve_port
 from plumbline.local.services import inherited, prefect_environment
 from plumbline.schema.errors import UnavailableError
+from tests.commands import run
 
 _CREATE = "create table mine (n int); insert into mine values (1)"
 
@@ -41,7 +42,7 @@ def ask(database: Database, statement: str, url: str = "") -> subprocess.Complet
     """Run one statement with psql, which never asks for a password."""
     url = url or database.url.replace("+asyncpg", "")
     command = [database.program("psql"), url, "-w", "-A", "-t", "-c", statement]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return run(*command, code=None)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -124,10 +125,7 @@ def test_programs_below_a_closed_folder(folder: Path, tmp_path: Path) -> None:
         "from tests.contract.test_database import *\n"
         f"with running(Path({str(folder)!r})) as (it, _): print(ask(it, 'select 7').stdout, it.program('psql'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": f"{closed}:{Path.cwd()}"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run(sys.executable, "-c", code, env={**os.environ, "PYTHONPATH": f"{closed}:{Path.cwd()}"})
     answer, program = done.stdout.split()
     assert answer == "7", done.stderr
     assert Path(program).is_relative_to(folder if os.geteuid() == 0 else closed)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
-import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from plumbline.data.stores import RetryPolicy, open_store, read_bytes
 from plumbline.schema.errors import ConfigurationError, UnavailableError
 from tests.certificates import make_certificate
-from tests.contract.conftest import ACCOUNT, give_aws, give_azure
+from tests.contract.conftest import ACCOUNT, give_aws, give_azure, make_bucket, make_container
 from tests.contract.proxy import Proxy
+from tests.http_server import Handler, serving
 
 ONCE = RetryPolicy(attempts=1)
 REGION = "eu-central-1"
@@ -33,49 +28,19 @@ def give_proxy(environment: pytest.MonkeyPatch, name: str, url: str) -> None:
         environment.setenv(each, "")
 
 
-@contextmanager
-def started(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class Quiet(BaseHTTPRequestHandler):
+class Quiet(Handler):
     """Server of one object, `bytes`."""
 
-    protocol_version = "HTTP/1.1"
     seen: list[Any]
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         self.seen.append(self.client_address)
-        self.reply(200, b"bytes")
-
-    def reply(self, status: int, body: bytes, **headers: str) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), "ETag": '"1"', **headers}.items():
-            self.send_header(name.replace("_", "-"), value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
-
-    def handle(self) -> None:
-        try:
-            super().handle()
-        except (OSError, ssl.SSLError):
-            return
+        self.reply(200, b"bytes", {"ETag": '"1"'})
 
 
 def test_one_connection_serves_one_reader_after_the_next(clean_environment: pytest.MonkeyPatch) -> None:
     handler = type("Handler", (Quiet,), {"seen": []})
-    with started(handler) as url:
+    with serving(handler) as url:
         give_aws(clean_environment, url)
         store = open_store("s3://bucket", policy=ONCE)
         assert [read_bytes(store, f"key-{number}") for number in range(5)] == [b"bytes"] * 5
@@ -89,11 +54,11 @@ def test_a_connection_that_the_server_has_closed_meanwhile_is_replaced(clean_env
     class Handler(Quiet):
         seen: list[Any] = []
 
-        def do_GET(self) -> None:
-            super().do_GET()
+        def answer(self) -> None:
+            super().answer()
             self.close_connection = True
 
-    with started(Handler) as url:
+    with serving(Handler) as url:
         give_aws(clean_environment, url)
         store = open_store("s3://bucket", policy=ONCE)
         assert [read_bytes(store, "key") for _ in range(3)] == [b"bytes"] * 3
@@ -104,7 +69,7 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
     clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     handler = type("Handler", (Quiet,), {"seen": []})
-    with started(handler, make_certificate(tmp_path)) as url:
+    with serving(handler, make_certificate(tmp_path)) as url:
         give_aws(clean_environment, url)
         with pytest.raises(UnavailableError, match="SSLCertVerificationError"):
             read_bytes(open_store("s3://bucket", policy=ONCE), "key")
@@ -116,11 +81,8 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
 def test_reads_and_writes_go_through_the_environments_proxy(
     moto: str, azurite: str, clean_environment: pytest.MonkeyPatch
 ) -> None:
-    give_aws(clean_environment, moto)
-    give_azure(clean_environment, f"{azurite}/{{account}}")
-    boto3.client("s3").create_bucket(Bucket="proxied")
-    container: Any = open_store(f"az://{ACCOUNT}/proxied")
-    container.inner._client.create_container()
+    make_bucket(clean_environment, moto, "proxied")
+    make_container(clean_environment, azurite, "proxied")
     with Proxy() as proxy:
         give_proxy(clean_environment, "HTTP_PROXY", proxy.url.replace("//", "//name:word@"))
         clean_environment.setenv("AWS_ENDPOINT_URL", moto.replace("127.0.0.1", HOST))
@@ -141,7 +103,7 @@ def test_reads_and_writes_go_through_the_environments_proxy(
 
 def test_tls_goes_through_the_proxy_unread(clean_environment: pytest.MonkeyPatch, tmp_path: Path) -> None:
     handler = type("Handler", (Quiet,), {"seen": []})
-    with started(handler, make_certificate(tmp_path)) as url, Proxy() as proxy:
+    with serving(handler, make_certificate(tmp_path)) as url, Proxy() as proxy:
         far = url.replace("127.0.0.1", HOST)
         give_aws(clean_environment, far)
         clean_environment.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
@@ -164,14 +126,14 @@ class Regional(Quiet):
 
     header: bool
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         region = self.headers["Authorization"].split("/")[2]
         self.seen.append(region)
         if region == REGION:
-            return self.reply(200, b"bytes")
+            return self.reply(200, b"bytes", {"ETag": '"1"'})
         if self.header:
-            code, named = "PermanentRedirect", {"x_amz_bucket_region": REGION}
-            return self.reply(301, f"<Error><Code>{code}</Code></Error>".encode(), **named)
+            body = b"<Error><Code>PermanentRedirect</Code></Error>"
+            return self.reply(301, body, {"x-amz-bucket-region": REGION})
         body = f"<Error><Code>AuthorizationHeaderMalformed</Code><Region>{REGION}</Region></Error>"
         return self.reply(400, body.encode())
 
@@ -179,7 +141,7 @@ class Regional(Quiet):
 @pytest.mark.parametrize("header", [True, False])
 def test_a_bucket_of_a_different_region_is_read_there(clean_environment: pytest.MonkeyPatch, *, header: bool) -> None:
     handler = type("Handler", (Regional,), {"seen": [], "header": header})
-    with started(handler) as url:
+    with serving(handler) as url:
         give_aws(clean_environment, url)
         store = open_store("s3://bucket", policy=ONCE)
         assert read_bytes(store, "key") == read_bytes(store, "key") == b"bytes"
@@ -190,11 +152,11 @@ def test_a_service_that_names_a_different_region_each_time_is_an_error(clean_env
     class Wandering(Quiet):
         seen: list[Any] = []
 
-        def do_GET(self) -> None:
+        def answer(self) -> None:
             self.seen.append(1)
-            self.reply(301, b"", x_amz_bucket_region=f"region-{len(self.seen)}")
+            self.reply(301, headers={"x-amz-bucket-region": f"region-{len(self.seen)}"})
 
-    with started(Wandering) as url:
+    with serving(Wandering) as url:
         give_aws(clean_environment, url)
         with pytest.raises(ConfigurationError, match="check the bucket's region"):
             read_bytes(open_store("s3://bucket", policy=ONCE), "key")

@@ -24,6 +24,7 @@ from plumbline.night.doctor.checks import CheckResult
 from plumbline.night.doctor.stores import Visit, examine_store
 from plumbline.schema.manifest import DataFile, Manifest, Shard
 from tests.contract.conftest import ACCOUNT, ACCOUNT_KEY
+from tests.flows.small_suite import small_suite, write_suite
 from tests.shipped import aws_policy
 
 REGION = "us-east-1"
@@ -226,35 +227,14 @@ def test_azure_missing_container(blob: pytest.MonkeyPatch) -> None:
     assert "contains no dataset other" in visit_azure(needs="read", dataset="other").what
 
 
-SUITE = """
-name = "{name}"
-store = "file://{folder}/central"
-reference = "a"
-[workloads.w]
-model = "tiny"
-data = "reviews"
-seed = 1
-batch_size = 8
-[workloads.w.probe]
-steps = 4
-[platforms.a]
-work_pool = "a"
-data = "file://{folder}/data"
-outbox = "file://{folder}/outbox"
-[platforms.b]
-work_pool = "b"
-data = "s3://not-made/data"
-outbox = "file://{folder}/outbox-b"
-"""
-
-
 @pytest.mark.usefixtures("aws")
 def test_publishing_into_a_bucket_that_does_not_exist_ends_before_anything_is_built(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """After 67 s of building it ended with "no such object"."""
-    path, state = tmp_path / "suite.toml", tmp_path / "state"
-    path.write_text(SUITE.format(name="team", folder=tmp_path))
+    suite, state = small_suite(tmp_path, "team", ("onprem",)), tmp_path / "state"
+    b = suite.platforms["onprem"].replace(data="s3://not-made/data", outbox=f"file://{tmp_path}/outbox-b")
+    path = write_suite(suite.replace(platforms={**suite.platforms, "b": b}), tmp_path)
     assert main(["deploy", str(path), "--publish", "--state", str(state)]) == 2
     assert capsys.readouterr().err == (
         "plumbline: b: data: s3://not-made/data: no such bucket "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -28,6 +27,7 @@ from plumbline.data.stores import (
 from plumbline.data.stores.body import content_md5
 from plumbline.data.stores.google_api import url_to_sign
 from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError
+from tests.commands import run
 from tests.contract.conftest import give_aws, give_google
 from tests.faultserver.google import GoogleServer
 
@@ -61,11 +61,9 @@ def store(account: Path) -> Store:
 
 
 def in_a_process(*arguments: str) -> dict[str, str]:
-    command = [sys.executable, str(CHILD), *(arguments or ["gs://bucket/prefix"])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = run(sys.executable, CHILD, *(arguments or ["gs://bucket/prefix"]))
     assert not done.stderr
-    answer: dict[str, str] = json.loads(done.stdout)
-    return answer
+    return dict(json.loads(done.stdout))
 
 
 def test_the_machines_own_identity(google: GoogleServer) -> None:

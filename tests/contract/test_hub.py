@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import pytest
 from plumbline.data.datasets import hub
 from plumbline.schema.errors import UnavailableError
 from plumbline.schema.suite import DatasetSource
+from tests.commands import run, run_plumbline
 from tests.contract.hub_server import serve_hub
 
 COMMIT = "a" * 40
@@ -29,14 +29,15 @@ def csv_of(rows):
     return ("text,label\n" + "".join(f'"{text}",{label}\n' for text, label in rows)).encode()
 
 
-def import_from(endpoint, name, folder, *options):
+def with_hub(endpoint, home):
+    """Return the variables of a program that finds this Hub."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    out = str(folder / "out")
-    return subprocess.run(
-        [sys.executable, "-m", "plumbline", "data", "import", name, "--name", "mine", "--out", out, "--json", *options],
-        env=kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    return kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1"}
+
+
+def import_from(endpoint, name, folder, *options, code=0):
+    given = ("data", "import", name, "--name", "mine", "--out", folder / "out", "--json", *options)
+    return run_plumbline(*given, env=with_hub(endpoint, folder / "home"), code=code)
 
 
 def the_line(done):
@@ -55,7 +56,6 @@ def rows_of(folder, shards):
 def test_a_dataset_of_the_hub_comes_in_whole_with_its_own_splits(tmp_path):
     with serve_hub("acme/reviews", {"train.csv": csv_of(TRAIN), "test.csv": csv_of(TEST)}) as endpoint:
         done = import_from(endpoint, "acme/reviews", tmp_path)
-    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["mine"]
     assert answer["source"] == f"huggingface.co/datasets/acme/reviews@{COMMIT}"
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
@@ -65,8 +65,7 @@ def test_a_dataset_of_the_hub_comes_in_whole_with_its_own_splits(tmp_path):
 
 def test_a_name_that_the_hub_does_not_know_is_one_clear_line(tmp_path):
     with serve_hub("acme/reviews", {}) as endpoint:
-        done = import_from(endpoint, "acme/unknown", tmp_path)
-    assert done.returncode == 2
+        done = import_from(endpoint, "acme/unknown", tmp_path, code=2)
     assert "acme/unknown: path: the repository does not exist on the Hugging Face Hub" in the_line(done)
 
 
@@ -104,7 +103,6 @@ def test_configuration_splits_and_revision_are_chosen_and_classes_keep_their_own
     with serve_hub("acme/reviews", CONFIGS) as endpoint:
         chosen = ("--config", "long", "--split", "train", "--evaluation-split", "extra", "--revision", "v1")
         done = import_from(endpoint, "acme/reviews", tmp_path, *chosen)
-    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["mine"]
     assert answer["source"] == f"huggingface.co/datasets/acme/reviews:long@{COMMIT}"
     assert answer["classes"] == {"worse": [20, 6], "better": [20, 6], "same": [0, 0]}
@@ -117,7 +115,6 @@ def test_configuration_splits_and_revision_are_chosen_and_classes_keep_their_own
 def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
     with serve_hub("acme/reviews", CONFIGS) as endpoint:
         done = import_from(endpoint, "acme/reviews:short", tmp_path)
-    assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)["mine"]
     assert (answer["train_rows"], answer["evaluation_rows"]) == (32, 8)
 
@@ -137,16 +134,14 @@ def test_a_split_with_hidden_labels_evaluates_nothing(tmp_path):
 )
 def test_what_the_dataset_does_not_have_is_one_line_with_the_choices(tmp_path, options, message):
     with serve_hub("acme/reviews", CONFIGS) as endpoint:
-        done = import_from(endpoint, "acme/reviews", tmp_path, *options)
-    assert done.returncode == 2
+        done = import_from(endpoint, "acme/reviews", tmp_path, *options, code=2)
     assert message in the_line(done)
 
 
 @pytest.mark.long
 def test_a_hub_that_never_answers_is_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        done = import_from(f"http://127.0.0.1:{silent.getsockname()[1]}", "acme/reviews", tmp_path)
-    assert done.returncode == 3
+        done = import_from(f"http://127.0.0.1:{silent.getsockname()[1]}", "acme/reviews", tmp_path, code=3)
     assert "acme/reviews: path: the Hugging Face Hub cannot be reached" in the_line(done)
 
 
@@ -157,8 +152,7 @@ def test_a_host_of_files_that_cannot_be_reached_is_one_line(tmp_path, answers):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"http://127.0.0.1:{silent.getsockname()[1] if answers else 9}"
         with serve_hub("acme/reviews", {"train.csv": csv_of(TRAIN)}, files_host=host) as endpoint:
-            done = import_from(endpoint, "acme/reviews", tmp_path)
-    assert done.returncode == 3
+            done = import_from(endpoint, "acme/reviews", tmp_path, code=3)
     assert "acme/reviews: path: the files on the Hugging Face Hub cannot be reached" in the_line(done)
 
 
@@ -207,11 +201,7 @@ print(code, sorted({"datasets", "pandas", "torch", "transformers"} & set(sys.mod
 
 
 def test_an_unreachable_hub_is_reported_before_large_libraries_are_imported(tmp_path):
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    done = subprocess.run(
-        [sys.executable, "-c", IMPORT, str(tmp_path / "out")], capture_output=True, text=True, timeout=300, check=True,
-        env=kept | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"},
-    )  # fmt: skip
+    done = run(sys.executable, "-c", IMPORT, tmp_path / "out", env=with_hub("http://127.0.0.1:9", tmp_path))
     assert done.stdout.strip() == "3 []"
     assert "the Hugging Face Hub cannot be reached" in the_line(done)
 
@@ -230,12 +220,7 @@ MODEL = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"w
 
 
 def fetch(endpoint, folder, model):
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    done = subprocess.run(
-        [sys.executable, "-c", FETCH, model], capture_output=True, text=True, timeout=300, check=True,
-        env=kept | {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "NO_PROXY": "127.0.0.1"},
-    )  # fmt: skip
-    return done.stdout.strip()
+    return run(sys.executable, "-c", FETCH, model, env=with_hub(endpoint, folder)).stdout.strip()
 
 
 @pytest.mark.long

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +12,7 @@ import requests
 
 from plumbline.night.machines import azure, gcp, open_group
 from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError
+from tests.http_server import Handler, Server
 from tests.scaling_group import scaling_group
 
 SUBSCRIPTION = "01234567-89ab-cdef-0123-456789abcdef"
@@ -53,23 +52,16 @@ def test_a_cloud_that_does_not_answer_is_unavailable(monkeypatch: pytest.MonkeyP
         open_group("aws://eu-west-1/gpus").size()
 
 
-class _Clouds(BaseHTTPRequestHandler):
+class _Clouds(Handler):
     """Both management APIs: each path, method, version, token and body has to be right."""
 
     sizes: dict[str, int]
 
-    def log_message(self, *_: Any) -> None:
-        return
-
     def _answer(self, status: int, content: Any) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.reply(status, json.dumps(content).encode())
 
-    def _do(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+    def answer(self) -> None:
+        body = json.loads(self.body() or b"{}")
         path, _, query = self.path.partition("?")
         if self.headers.get("Authorization") != "Bearer token":
             self._answer(403, {"error": {"code": "AuthorizationFailed"}})
@@ -91,16 +83,14 @@ class _Clouds(BaseHTTPRequestHandler):
             self._answer(404, {"error": {"code": "NotFound"}})
         return None
 
-    do_GET = do_PATCH = do_POST = _do  # noqa: N815 - the base class's names
-
 
 @pytest.fixture
 def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Yield the sizes of both groups, behind identities whose token the test may change."""
     state = SimpleNamespace(sizes={"azure": 0, "gcp": 0}, token="token")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Clouds", (_Clouds,), {"sizes": state.sizes}))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
+    server = Server(type("Clouds", (_Clouds,), {"sizes": state.sizes}))
+    server.start()
+    address = server.url
     for module in (azure, gcp):
         monkeypatch.setattr(module, "_ENDPOINT", address)
 
@@ -121,8 +111,7 @@ def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr("google.auth.default", lambda scopes: (scopes, "acme"))
     monkeypatch.setattr("google.auth.transport.requests.AuthorizedSession", Session)
     yield state
-    server.shutdown()
-    server.server_close()
+    server.stop()
 
 
 @pytest.mark.parametrize(("url", "cloud"), [(AZURE, "azure"), (GCP, "gcp")])

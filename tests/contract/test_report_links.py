@@ -5,16 +5,14 @@ from __future__ import annotations
 import functools
 import html
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import requests
 
@@ -29,9 +27,10 @@ from plumbline.night.rounds.site import connect_reports, write_site
 from plumbline.schema.suite import Suite
 from plumbline.schema.verdict import RoundVerdict
 from plumbline.tasks.prefect_client.notifications import AppriseUrl
-from tests.contract.conftest import ACCOUNT, give_aws, give_azure, give_google
+from tests.contract.conftest import ACCOUNT, give_azure, give_google, make_bucket, make_container
 from tests.faultserver.google import GoogleServer
 from tests.flows.webhook_server import receiver
+from tests.http_server import serving
 from tests.report_browser.conftest import Browser, find_browser
 from tests.unit.report.samples import drifted, passing, record, spec, verdict_of
 
@@ -53,13 +52,8 @@ def served(folder: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             return
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(functools.partial(Handler, directory=str(folder))) as url:
+        yield url
 
 
 def finished_round(store: str, report_url: str = "") -> tuple[RoundVerdict, str]:
@@ -123,8 +117,7 @@ def check_in_the_browser(browser: Browser, verdict: RoundVerdict, record_id: str
 def test_a_presigned_link_opens_the_report_and_its_records(
     moto: str, clean_environment: pytest.MonkeyPatch, browser: Browser
 ) -> None:
-    give_aws(clean_environment, moto)
-    boto3.client("s3").create_bucket(Bucket="central")
+    make_bucket(clean_environment, moto, "central")
     verdict, record_id = finished_round("s3://central/team a")
     assert "opens until" in verdict.report_note
     assert "X-Amz-Expires=604800" in verdict.report
@@ -161,11 +154,8 @@ def stored(url: str) -> CentralStore:
 def test_each_clouds_link_is_a_page_for_a_week_and_for_nobody_else(
     moto: str, azurite: str, clean_environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    give_aws(clean_environment, moto)
-    give_azure(clean_environment, f"{azurite}/{{account}}")
-    boto3.client("s3").create_bucket(Bucket="linked")
-    container: Any = open_store(f"az://{ACCOUNT}/linked")
-    container.inner._client.create_container()
+    make_bucket(clean_environment, moto, "linked")
+    make_container(clean_environment, azurite, "linked")
     with GoogleServer() as google:
         give_google(clean_environment, google, tmp_path)
         for url in ("s3://linked", f"az://{ACCOUNT}/linked", "gs://bucket/x"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from plumbline.night.central import CentralStore, find_record, gather, publish_r
 from plumbline.schema.errors import PlumblineError, UnavailableError
 from tests.contract.conftest import give_aws
 from tests.contract.records import make_record, orders_of
-from tests.contract.test_direct import started
+from tests.http_server import Handler, serving
 from tests.memory_store import MemoryStore
 
 QUICK = RetryPolicy(attempts=2, sleep=lambda _: None)
@@ -93,27 +92,15 @@ WRITES: dict[str, dict[str, Answer]] = {
 }  # fmt: skip
 
 
-def server(find: Callable[[str, str], Answer | None]) -> type[BaseHTTPRequestHandler]:
-    class Strange(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def reply(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+def server(find: Callable[[str, str], Answer | None]) -> type[Handler]:
+    class Strange(Handler):
+        def answer(self) -> None:
+            self.body()
             missing = (404, {"Content-Type": "application/xml"}, b"<Error><Code>NoSuchKey</Code></Error>")
             status, headers, body = find(self.command, self.path) or missing
-            body = b"" if self.command == "HEAD" else body
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
             with suppress(OSError):
-                self.wfile.write(body)
+                self.reply(status, b"" if self.command == "HEAD" else body, headers)
             self.close_connection = True
-
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = reply  # noqa: N815 - names of http.server
-
-        def log_message(self, *_: object) -> None:
-            return
 
     return Strange
 
@@ -133,7 +120,7 @@ def test_a_strange_answer_is_a_failure_of_its_own_store(
     clean_environment.setattr(protocol, "_MOST_PAGES", 20, raising=False)
     good = MemoryStore()
     publish_record(good, make_record(tmp_path / "b", "record-b", "b"))
-    with started(server(lambda method, path: find(path) if method == "GET" else None)) as url:
+    with serving(server(lambda method, path: find(path) if method == "GET" else None)) as url:
         give_aws(clean_environment, url)
         strange = open_store("s3://bucket", policy=QUICK)
         orders = orders_of({"a": "record-a", "b": "record-b"})
@@ -153,7 +140,7 @@ def test_a_write_without_a_known_end_is_an_error(
                      and name.partition(" ")[2] in path), None)  # fmt: skip
 
     (tmp_path / "large").write_bytes(bytes(2 << 20))
-    with started(server(find)) as url:
+    with serving(server(find)) as url:
         give_aws(clean_environment, url)
         store: Any = open_store("s3://bucket", policy=QUICK)
         store.inner.multipart_bytes = 1 << 20
