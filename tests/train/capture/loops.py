@@ -61,6 +61,13 @@ FAULTS: dict[str, str] = {
     "late": "gradient",
 }  # fmt: skip
 """Planted fault and the cause to be named."""
+CALLS = {
+    "gelu": "blocks.0.act calls gelu(approximate='tanh') instead of gelu(approximate='none')",
+    "eps": "blocks.0.norms.0 calls layer_norm(eps=0.0001) instead of layer_norm(eps=1e-05)",
+    "scale": "blocks.0.attention calls scaled_dot_product_attention(scale=0.2525) instead of "
+    "scaled_dot_product_attention(scale=0.25)",
+}
+"""Planted fault and its call, which is named too."""
 
 
 class Halved(torch.autograd.Function):

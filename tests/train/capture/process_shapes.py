@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,23 +57,35 @@ def _batches(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ]
 
 
-def _trains(model: nn.Module, rank: int, loss: Callable[..., torch.Tensor]) -> Loop:
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+def _trains(
+    model: nn.Module, rank: int, loss: Callable[..., torch.Tensor], optimizer: Any = None,
+    before: Callable[[], object] = lambda: None, *, unsynchronised: int = -1,
+) -> Loop:  # fmt: skip
+    """Return a loop that calls `before` in front of each update; at the step `unsynchronised` DDP exchanges nothing."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), 1e-2)
 
     def loop(run: Callable[..., None]) -> None:
-        for rows, labels in _batches(rank):
+        for step, (rows, labels) in enumerate(_batches(rank)):
             optimizer.zero_grad()
-            loss(model(rows), labels).backward()
+            with model.no_sync() if step == unsynchronised else nullcontext():
+                loss(model(rows), labels).backward()
+            before()
             optimizer.step()
             run()
 
     return model, optimizer, loop
 
 
-def gathered(rank: int) -> Loop:
+def gathered(rank: int, unsynchronised: int = -1) -> Loop:
     """Collectives in the forward pass, under DDP."""
     model = DistributedDataParallel(Gathered())
-    return _trains(model, rank, lambda found, _: functional.cross_entropy(found * 5, torch.arange(4) + 4 * rank))
+    loss = lambda found, _: functional.cross_entropy(found * 5, torch.arange(4) + 4 * rank)  # noqa: E731
+    return _trains(model, rank, loss, unsynchronised=unsynchronised)
+
+
+def unsynchronised(rank: int) -> Loop:
+    """The same, where the processes do not exchange the gradients of the third step."""
+    return gathered(rank, unsynchronised=2)
 
 
 def parallel(rank: int) -> Loop:
@@ -132,22 +145,13 @@ def _total(value: torch.Tensor) -> torch.Tensor:
 def halves(rank: int, *, forgets: bool = False) -> Loop:
     """Tensor parallelism with a norm in each process, which the second one may forget to clip."""
     model = Halves(rank)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    clipped = [value for name, value in model.named_parameters() if not (forgets and rank and "norm" in name)]
 
-    def loop(run: Callable[..., None]) -> None:
-        for rows, labels in _batches(0):
-            optimizer.zero_grad()
-            functional.cross_entropy(model(rows), labels).backward()
-            clipped = [value for name, value in model.named_parameters() if not (forgets and rank and "norm" in name)]
-            nn.utils.clip_grads_with_norm_(
-                clipped,
-                0.01,
-                _total(nn.utils.get_total_norm([value.grad for value in model.parameters() if value.grad is not None])),
-            )
-            optimizer.step()
-            run()
+    def clip() -> None:
+        norm = nn.utils.get_total_norm([value.grad for value in model.parameters() if value.grad is not None])
+        nn.utils.clip_grads_with_norm_(clipped, 0.01, _total(norm))
 
-    return model, optimizer, loop
+    return _trains(model, 0, functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), clip)
 
 
 def unclipped(rank: int) -> Loop:
@@ -160,45 +164,29 @@ def independent(rank: int) -> Loop:
     model = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 2))
     with torch.no_grad():
         model[0].weight.mul_(1 + rank)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-
-    def loop(run: Callable[..., None]) -> None:
-        for rows, _ in _batches(rank):
-            optimizer.zero_grad()
-            model(rows).mean().backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
-            optimizer.step()
-            run()
-
-    return model, optimizer, loop
+    clip = lambda: nn.utils.clip_grad_norm_(model.parameters(), 0.01)  # noqa: E731
+    return _trains(model, rank, lambda found, _: found.mean(), torch.optim.SGD(model.parameters(), 0.1), clip)
 
 
 def uneven(rank: int) -> Loop:
     """A parameter that only the second process uses, whose gradients are reduced by hand."""
-    model = nn.ModuleDict({"body": nn.Linear(6, 3), "extra": nn.Linear(6, 3)})
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     class Whole(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.parts = model
+            self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            return self.parts["body"](rows) + (self.parts["extra"](rows) if rank else 0)
+            return self.first(rows) + (self.second(rows) if rank else 0)
 
-    whole = Whole()
+    model = Whole()
 
-    def loop(run: Callable[..., None]) -> None:
-        for rows, labels in _batches(rank):
-            optimizer.zero_grad()
-            functional.cross_entropy(whole(rows), labels).backward()
-            for value in model.parameters():
-                value.grad = torch.zeros_like(value) if value.grad is None else value.grad
-                dist.all_reduce(value.grad)
-            optimizer.step()
-            run()
+    def reduce() -> None:
+        for value in model.parameters():
+            value.grad = torch.zeros_like(value) if value.grad is None else value.grad
+            dist.all_reduce(value.grad)
 
-    return whole, optimizer, loop
+    return _trains(model, rank, functional.cross_entropy, torch.optim.SGD(model.parameters(), 0.1), reduce)
 
 
 def sharded(rank: int) -> Loop:
@@ -209,7 +197,7 @@ def sharded(rank: int) -> Loop:
 
 
 SHAPES = {each.__name__: each for each in (gathered, parallel, stages, halves, independent, uneven, sharded)}
-FAULTS = {each.__name__: each for each in (unclipped,)}
+FAULTS = {each.__name__: each for each in (unclipped, unsynchronised)}
 
 
 def train(name: str, folder: str | None) -> None:

@@ -26,21 +26,32 @@ def _data() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(torch.randn(5, 6), torch.randint(0, 2, (5,))) for _ in range(STEPS + 2)]
 
 
-def _loop(model: nn.Module, optimizer: Any, run: Run, *, clip: bool = False, micro: int = 1) -> None:
-    for images, labels in _data():
-        optimizer.zero_grad()
-        for piece, wanted in zip(images.split(5 // micro), labels.split(5 // micro), strict=True):
-            functional.cross_entropy(model(piece), wanted).backward()
-        if clip:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
-        run()
+def _trains(
+    model: nn.Module, optimizer: Any, loss: Any = None, *, clip: bool = False, micro: int = 1, after: Any = None
+) -> Any:
+    """Return a shape that trains by the loss of rows and labels, or by the cross entropy of the model's outputs.
+
+    `after` is called behind each update.
+    """
+
+    def loop(run: Run) -> None:
+        for images, labels in _data():
+            optimizer.zero_grad()
+            for piece, wanted in zip(images.split(5 // micro), labels.split(5 // micro), strict=True):
+                (loss(piece, wanted) if loss else functional.cross_entropy(model(piece), wanted)).backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            if after:
+                after()
+            run()
+
+    return model, optimizer, loop
 
 
 def plain() -> Any:
     model = _net(nn.GELU())
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    return model, optimizer, lambda run: _loop(model, optimizer, run, clip=True)
+    return _trains(model, torch.optim.AdamW(model.parameters(), 1e-2), clip=True)
 
 
 def _updated_by(make: Callable[..., torch.optim.Optimizer], **settings: Any) -> Callable[[], Any]:
@@ -48,22 +59,19 @@ def _updated_by(make: Callable[..., torch.optim.Optimizer], **settings: Any) -> 
 
     def shape() -> Any:
         model = _net(nn.GELU())
-        optimizer = make(model.parameters(), **settings)
-        return model, optimizer, lambda run: _loop(model, optimizer, run)
+        return _trains(model, make(model.parameters(), **settings))
 
     return shape
 
 
 def batch_norm() -> Any:
     model = _net(nn.BatchNorm1d(8), nn.ReLU(inplace=True), nn.Dropout(0.2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-3)
-    return model, optimizer, lambda run: _loop(model, optimizer, run)
+    return _trains(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-3))
 
 
 def micro_batches() -> Any:
     model = _net(nn.GELU())
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    return model, optimizer, lambda run: _loop(model, optimizer, run, micro=5)
+    return _trains(model, torch.optim.AdamW(model.parameters(), 1e-2), micro=5)
 
 
 class AlwaysDropout(nn.Dropout):
@@ -247,16 +255,8 @@ def within_autocast() -> Any:
 
 def sparse() -> Any:
     model = nn.Sequential(nn.Embedding(20, 8, sparse=True), nn.Flatten(), nn.Linear(24, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-
-    def loop(run: Run) -> None:
-        for _, labels in _data():
-            optimizer.zero_grad()
-            functional.cross_entropy(model(torch.randint(0, 20, (5, 3))), labels).backward()
-            optimizer.step()
-            run()
-
-    return model, optimizer, loop
+    loss = lambda _, labels: functional.cross_entropy(model(torch.randint(0, 20, (5, 3))), labels)  # noqa: E731
+    return _trains(model, torch.optim.SGD(model.parameters(), 0.1), loss)
 
 
 def recurrent() -> Any:
@@ -270,19 +270,9 @@ def recurrent() -> Any:
             _, (last, _) = self.cells(packed)
             return self.head(last[0])
 
-    model = Tagger()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-
-    def loop(run: Run) -> None:
-        for _, labels in _data():
-            optimizer.zero_grad()
-            functional.cross_entropy(
-                model(torch.randint(0, 20, (5, 4)), torch.tensor([4, 2, 3, 1, 4])), labels
-            ).backward()
-            optimizer.step()
-            run()
-
-    return model, optimizer, loop
+    model, lengths = Tagger(), torch.tensor([4, 2, 3, 1, 4])
+    loss = lambda _, labels: functional.cross_entropy(model(torch.randint(0, 20, (5, 4)), lengths), labels)  # noqa: E731
+    return _trains(model, torch.optim.Adam(model.parameters(), 1e-2), loss)
 
 
 def carried() -> Any:
@@ -306,19 +296,14 @@ def carried() -> Any:
 def second_order() -> Any:
     """Penalises the slope of its own loss."""
     model = _net(nn.Tanh())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
-    def loop(run: Run) -> None:
-        for images, labels in _data():
-            given = images.clone().requires_grad_()
-            loss = functional.cross_entropy(model(given), labels)
-            (slope,) = torch.autograd.grad(loss, given, create_graph=True)
-            optimizer.zero_grad()
-            (loss + slope.square().sum()).backward()
-            optimizer.step()
-            run()
+    def penalised(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        given = images.clone().requires_grad_()
+        loss = functional.cross_entropy(model(given), labels)
+        (slope,) = torch.autograd.grad(loss, given, create_graph=True)
+        return loss + slope.square().sum()
 
-    return model, optimizer, loop
+    return _trains(model, torch.optim.SGD(model.parameters(), 0.1), penalised)
 
 
 def experts() -> Any:
@@ -340,8 +325,7 @@ def experts() -> Any:
             return self.head(made)
 
     model = Mixture()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    return model, optimizer, lambda run: _loop(model, optimizer, run)
+    return _trains(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
 
 def averaged() -> Any:
@@ -350,18 +334,13 @@ def averaged() -> Any:
     optimizer = torch.optim.RMSprop(model.parameters(), 1e-2)
     average = torch.optim.swa_utils.AveragedModel(model)
 
-    def loop(run: Run) -> None:
-        for images, labels in _data():
-            optimizer.zero_grad()
-            functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-            with torch.no_grad():
-                for value in model.parameters():
-                    value.clamp_(-0.3, 0.3)
-            average.update_parameters(model)
-            run()
+    def clamp() -> None:
+        with torch.no_grad():
+            for value in model.parameters():
+                value.clamp_(-0.3, 0.3)
+        average.update_parameters(model)
 
-    return model, optimizer, loop
+    return _trains(model, optimizer, after=clamp)
 
 
 def raising() -> Any:
@@ -380,20 +359,15 @@ def raising() -> Any:
             return self.inner(rows)
 
     model = Careful()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
-    def loop(run: Run) -> None:
-        for images, labels in _data():
-            optimizer.zero_grad()
-            try:
-                logits = model(images)
-            except RuntimeError:
-                logits = model(images)
-            functional.cross_entropy(logits, labels).backward()
-            optimizer.step()
-            run()
+    def loss(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        try:
+            logits = model(images)
+        except RuntimeError:
+            logits = model(images)
+        return functional.cross_entropy(logits, labels)
 
-    return model, optimizer, loop
+    return _trains(model, torch.optim.SGD(model.parameters(), 0.1), loss)
 
 
 def noisy() -> Any:
@@ -405,8 +379,7 @@ def noisy() -> Any:
             return rows + 0.01 * torch.randn_like(rows) * own
 
     model = _net(Noise())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    return model, optimizer, lambda run: _loop(model, optimizer, run)
+    return _trains(model, torch.optim.SGD(model.parameters(), 0.1))
 
 
 def checkpointed() -> Any:
@@ -415,18 +388,14 @@ def checkpointed() -> Any:
     class Again(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.inner, self.last = (
-                nn.Linear(6, 8),
-                nn.Sequential(nn.Linear(8, 8), nn.GELU()),
-                nn.Linear(8, 2),
-            )
+            self.inner = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+            self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 2)
 
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return self.last(checkpoint(self.inner, self.first(rows), use_reentrant=False))
 
     model = Again()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    return model, optimizer, lambda run: _loop(model, optimizer, run)
+    return _trains(model, torch.optim.AdamW(model.parameters(), 1e-2))
 
 
 def graph(*, sparse: bool = False) -> Any:
@@ -440,18 +409,10 @@ def graph(*, sparse: bool = False) -> Any:
         def forward(self, nodes: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
             return self.head(matrix @ self.drop(matrix @ self.inner(nodes)))
 
-    model = Mixed()
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    matrix = torch.eye(5) / 3 + torch.ones(5, 5).tril() / 7
-
-    def loop(run: Run) -> None:
-        for nodes, labels in _data():
-            optimizer.zero_grad()
-            functional.cross_entropy(model(nodes, matrix.to_sparse() if sparse else matrix), labels).backward()
-            optimizer.step()
-            run()
-
-    return model, optimizer, loop
+    model, matrix = Mixed(), torch.eye(5) / 3 + torch.ones(5, 5).tril() / 7
+    given = matrix.to_sparse() if sparse else matrix
+    loss = lambda nodes, labels: functional.cross_entropy(model(nodes, given), labels)  # noqa: E731
+    return _trains(model, torch.optim.AdamW(model.parameters(), 1e-2), loss)
 
 
 SHAPES: dict[str, Callable[[], Any]] = {

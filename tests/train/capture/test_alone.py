@@ -48,7 +48,7 @@ class Idle(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         pass
 
 
@@ -82,19 +82,22 @@ class Loop:
     def after(self) -> None:
         self.optimizer.zero_grad()
 
-    def train(self, folder: Path) -> LoadedRecord:
-        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
-            for _ in range(6):
-                self.backward()
-                self.optimizer.step()
-                self.after()
+    def step(self, _place: int) -> None:
+        self.backward()
+        self.optimizer.step()
+        self.after()
+
+    def train(self, folder: Path, **settings: Any) -> LoadedRecord:
+        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7, **settings) as run:
+            for place in range(6):
+                self.step(place)
                 run.step()
         return plumbline.read_record(folder)
 
 
 class Frozen(Loop):
     def held(self) -> list[nn.Parameter]:
-        return [value.requires_grad_(False) for value in self.model.layers.parameters()]  # type: ignore[union-attr]
+        return [value.requires_grad_(False) for value in self.model.layers.parameters()]
 
 
 class HandMade(Loop):
@@ -119,17 +122,16 @@ class Late(Loop):
 
     updates_always = True
 
-    def train(self, folder: Path) -> LoadedRecord:
-        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
-            for step in range(6):
-                loss = self.forward()
-                if step == 3:
-                    loss.backward()
-                if step == 3 or self.updates_always:
-                    self.optimizer.step()
-                self.after()
-                run.step()
-        found = plumbline.read_record(folder)
+    def step(self, place: int) -> None:
+        loss = self.forward()
+        if place == 3:
+            loss.backward()
+        if place == 3 or self.updates_always:
+            self.optimizer.step()
+        self.after()
+
+    def train(self, folder: Path, **settings: Any) -> LoadedRecord:
+        found = super().train(folder, **settings)
         captured = found.record.evidence.captured
         assert 3 not in captured.recorded
         return found
@@ -141,19 +143,22 @@ class WarmUp(Late):
     updates_always = False
 
 
-class OneWaits(Loop):
+class TwoModels(Loop):
+    def make(self) -> Any:
+        return {"generator": nn.Linear(6, 6), "critic": nn.Linear(6, 1)}
+
+    def update(self) -> Any:
+        return [torch.optim.SGD(each.parameters(), lr=0.1) for each in self.model.values()]
+
+
+class OneWaits(TwoModels):
     """Two models, of which one trains behind the recorded steps."""
 
-    def train(self, folder: Path) -> LoadedRecord:
-        models = {"generator": nn.Linear(6, 6), "critic": nn.Linear(6, 1)}
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models.values()]
-        with plumbline.capture(folder, models, optimizers, steps=6, seed=7) as run:
-            for _ in range(6):
-                models["critic"](models["generator"](torch.randn(8, 6)).detach()).square().mean().backward()
-                optimizers[1].step()
-                optimizers[1].zero_grad()
-                run.step()
-        return plumbline.read_record(folder)
+    def step(self, _place: int) -> None:
+        made = self.model["generator"](torch.randn(8, 6)).detach()
+        self.model["critic"](made).square().mean().backward()
+        self.optimizer[1].step()
+        self.optimizer[1].zero_grad()
 
 
 class Masters(Loop):
@@ -169,7 +174,7 @@ class Masters(Loop):
     def backward(self) -> None:
         super().backward()
         for copy, value in zip(self.copies, self.model.parameters(), strict=True):
-            copy.grad = value.grad.float()  # type: ignore[union-attr]
+            copy.grad = value.grad.float()
 
     def after(self) -> None:
         with torch.no_grad():
@@ -190,16 +195,15 @@ class FrozenBody(Loop):
 class Skipping(Loop):
     """A loss scale that no recorded step survives."""
 
-    def train(self, folder: Path) -> LoadedRecord:
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, backoff_factor=0.99)
-        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7, scaler=scaler) as run:
-            for _ in range(6):
-                scaler.scale(1e30 * self.forward()).backward()
-                scaler.step(self.optimizer)
-                scaler.update()
-                self.after()
-                run.step()
-        return plumbline.read_record(folder)
+    def step(self, _place: int) -> None:
+        self.scaler.scale(1e30 * self.forward()).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.after()
+
+    def train(self, folder: Path, **settings: Any) -> LoadedRecord:
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120, backoff_factor=0.99)
+        return super().train(folder, scaler=self.scaler, **settings)
 
 
 class StepByStep(Loop):
@@ -207,15 +211,11 @@ class StepByStep(Loop):
 
     updates = 3
 
-    def train(self, folder: Path) -> LoadedRecord:
-        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
-            for place in range(6):
-                self.backward()
-                if place % self.updates == self.updates - 1:
-                    self.optimizer.step()
-                    self.after()
-                run.step()
-        return plumbline.read_record(folder)
+    def step(self, place: int) -> None:
+        self.backward()
+        if place % self.updates == self.updates - 1:
+            self.optimizer.step()
+            self.after()
 
 
 class LongAccumulating(StepByStep):
@@ -231,9 +231,9 @@ class Unheld(Loop):
 
 class HeldByHand(Unheld):
     def after(self) -> None:
-        weight = self.model.layers[1].weight  # type: ignore[index, union-attr]
+        weight = self.model.layers[1].weight
         with torch.no_grad():
-            weight.sub_(0.1 * weight.grad)  # type: ignore[operator, arg-type]
+            weight.sub_(0.1 * weight.grad)
         self.model.zero_grad()
 
 
@@ -246,23 +246,16 @@ class Accumulating(Loop):
     micro_batches = 3
 
 
-class GeneratorFirst(Loop):
+class GeneratorFirst(TwoModels):
     """Two models, where the first one's loss leaves gradients in the second one, which are cleared before its own."""
 
-    def train(self, folder: Path) -> LoadedRecord:
-        models = {"generator": nn.Linear(6, 6), "critic": nn.Linear(6, 1)}
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models.values()]
-        generator, critic = models.values()
-        with plumbline.capture(folder, models, optimizers, steps=6, seed=7) as run:
-            for _ in range(6):
-                rows = torch.randn(8, 6)
-                for optimizer, made in zip(optimizers, (False, True), strict=True):
-                    optimizer.zero_grad()
-                    images = generator(rows).detach() if made else generator(rows)
-                    critic(images).square().mean().backward()
-                    optimizer.step()
-                run.step()
-        return plumbline.read_record(folder)
+    def step(self, _place: int) -> None:
+        rows = torch.randn(8, 6)
+        for optimizer, made in zip(self.optimizer, (False, True), strict=True):
+            optimizer.zero_grad()
+            images = self.model["generator"](rows)
+            self.model["critic"](images.detach() if made else images).square().mean().backward()
+            optimizer.step()
 
 
 class Standstill(Loop):
@@ -458,7 +451,7 @@ class SamplingDropout(EvaluatingBetween):
     """Evaluation that draws dropout on purpose: the module is in training mode."""
 
     def evaluate(self) -> None:
-        self.model.drop.train()  # type: ignore[union-attr, operator]
+        self.model.drop.train()
         super().evaluate()
 
 
@@ -536,23 +529,21 @@ class Closing(Loop):
     def update(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.held(), lr=1e-2)
 
-    def train(self, folder: Path) -> LoadedRecord:
+    def closure(self) -> float:
+        loss = self.forward()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
+        return float(loss.detach())
+
+    def step(self, place: int) -> None:
+        self.optimizer.step(self.closure) if place % 2 else self.optimizer.step(closure=self.closure)
+
+    def train(self, folder: Path, **settings: Any) -> LoadedRecord:
         if self.is_wrong:
             weight = next(self.model.parameters())
             self.optimizer.register_step_post_hook(lambda *_: weight.detach().mul_(1.001))
-
-        def closure() -> float:
-            loss = self.forward()
-            self.optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1e-3)
-            return float(loss.detach())
-
-        with plumbline.capture(folder, self.model, self.optimizer, steps=6, seed=7) as run:
-            for place in range(6):
-                self.optimizer.step(closure) if place % 2 else self.optimizer.step(closure=closure)
-                run.step()
-        return plumbline.read_record(folder)
+        return super().train(folder, **settings)
 
 
 class WrongUpdate(Closing):
@@ -605,7 +596,7 @@ class Double(Loop):
         return nn.Sequential(nn.LSTMCell(6, 6), _First(), nn.Linear(6, 6)).double()
 
     def backward(self) -> None:
-        self.model[2].weight.register_hook(lambda gradient: gradient * self.factor)  # type: ignore[index, union-attr, operator]
+        self.model[2].weight.register_hook(lambda gradient: gradient * self.factor)
         super().backward()
 
 

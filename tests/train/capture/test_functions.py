@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,23 +19,10 @@ from plumbline.schema.base import read_model
 from plumbline.schema.captured import MAX_CALLS, FunctionCall, FunctionCalls
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.record import RunRecord
-from plumbline.schema.verdict import Judgement
 from plumbline.train.capture.functions import called_functions
 from tests.said import said
 
 from .loops import train
-
-NAMED = {
-    "gelu": "blocks.0.act calls gelu(approximate='tanh') instead of gelu(approximate='none')",
-    "eps": "blocks.0.norms.0 calls layer_norm(eps=0.0001) instead of layer_norm(eps=1e-05)",
-    "scale": "blocks.0.attention calls scaled_dot_product_attention(scale=0.2525) instead of "
-    "scaled_dot_product_attention(scale=0.25)",
-}
-"""Planted fault and its call."""
-
-
-def _named(judgement: Judgement) -> list[str]:
-    return [said(each) for each in judgement.causes[0].evidence]
 
 
 def _functions(record: LoadedRecord) -> FunctionCalls:
@@ -52,32 +36,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("functions")
     train(folder / "plain", start=folder / "start.safetensors")
     return folder
-
-
-@pytest.mark.parametrize("fault", NAMED)
-def test_a_different_argument_is_named_with_its_module(plain: Path, fault: str) -> None:
-    train(plain / fault, fault, start=plain / "start.safetensors")
-    judgement = plumbline.compare(*(plumbline.read_record(plain / name) for name in ("plain", fault)), throughput=False)
-    assert [cause.code for cause in judgement.causes] == ["operator"]
-    assert NAMED[fault] in _named(judgement)
-
-
-@pytest.mark.long
-def test_behind_another_instruction_set_the_same_argument_is_named(plain: Path, tmp_path: Path) -> None:
-    start = str(plain / "start.safetensors")
-    code = f"""
-from pathlib import Path
-from tests.train.capture.loops import train
-for name in ("", {", ".join(map(repr, NAMED))}):
-    train(Path({str(tmp_path)!r}) / (name or "plain"), name, start={start!r})
-"""
-    variables = os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "2"}
-    subprocess.run([sys.executable, "-c", code], check=True, env=variables, timeout=120)
-    first = plumbline.read_record(plain / "plain")
-    honest = plumbline.compare(first, plumbline.read_record(tmp_path / "plain"), throughput=False)
-    assert (honest.verdict, [said(cause.why) for cause in honest.causes]) == ("pass", [])
-    for fault, call in NAMED.items():
-        assert call in _named(plumbline.compare(first, plumbline.read_record(tmp_path / fault), throughput=False))
 
 
 class Attention(nn.Module):

@@ -47,3 +47,14 @@ def test_a_gradient_that_one_process_of_a_parallel_layer_leaves_unclipped_is_nam
     judgement = plumbline.judge_alone(plumbline.read_record(tmp_path))
     assert judgement.verdict == "drift"
     assert "process 1 sees a different gradient of norm.weight" in said(judgement.causes[0].why)
+
+
+@pytest.mark.long
+def test_a_step_whose_gradients_were_not_exchanged_is_named(tmp_path: Path) -> None:
+    """Beside a healthy record where the step is recorded, and alone by weights that part from then on."""
+    for name in ("gathered", "unsynchronised"):
+        _digests(name, str(tmp_path / name))
+    healthy, faulty = (plumbline.read_record(tmp_path / name) for name in ("gathered", "unsynchronised"))
+    alone = plumbline.judge_alone(faulty)
+    assert (plumbline.compare(healthy, faulty, throughput=False).verdict, alone.verdict) == ("drift", "drift")
+    assert any("process 1" in said(cause.why) for cause in alone.causes)
