@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec, write_spec
 from plumbline.schema.stage import TAPPED, Stage
 from plumbline.schema.suite import DatasetSource
 from plumbline.train import speed
+from plumbline.train.engine import Engine
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.machine import fingerprint, microbench
 from plumbline.train.weights import make_weights
@@ -123,18 +124,8 @@ class Workshop:
         path = out.with_suffix(".json")
         write_spec(spec, path)
         cache = str(self.folder / "cache")
-        return [
-            sys.executable,
-            "-m",
-            "plumbline.train",
-            str(path),
-            str(out),
-            "--data",
-            self.url,
-            "--cache",
-            cache,
-            *more,
-        ]
+        given = [str(path), str(out), "--data", self.url, "--cache", cache]
+        return [sys.executable, "-m", "plumbline.train", *given, *more]
 
     def experiment(self, spec: RunSpec, body: dict[str, Any], files: Mapping[str, Path] | None = None) -> Trained:
         """Run an experiment on the probe, in this process."""
@@ -181,6 +172,17 @@ def _default_determinism() -> Iterator[None]:
     """Restore default determinism after each test."""
     yield
     torch.use_deterministic_algorithms(False)
+
+
+def before_steps(patch: pytest.MonkeyPatch, call: Callable[[Engine, int], object]) -> None:
+    """Call this with the engine and the step's number before each step of an engine."""
+    plain = Engine.step
+
+    def step(self: Engine, place: int, batch: Any) -> Any:
+        call(self, place)
+        return plain(self, place, batch)
+
+    patch.setattr(Engine, "step", step)
 
 
 def differing_steps(trained: Trained, other: Trained, field: str) -> list[int]:

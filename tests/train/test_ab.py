@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,33 @@ def planted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AbOrder:
     return AbOrder(packages=(("abmark", "1.5"),), num_blocks=5, seconds=0.001)
 
 
+Run = Callable[[Path, str, str | Path], int]
+"""Trains into a folder, for a side, with an interpreter; returns the exit code."""
+
+
+def both_sides(order: AbOrder, folder: Path, run: Run) -> list[str]:
+    """Return the sides of an A/B's runs, of which the first of each side trains and a later one repeats its record."""
+    sides: list[str] = []
+
+    def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
+        sides.append("tonight" if is_tonight else "baseline")
+        first, code = folder / sides[-1], 0
+        if not first.exists():
+            code = run(first, sides[-1], built.tonight if is_tonight else built.baseline)
+        shutil.copytree(first, out)
+        return code
+
+    code, found = run_ab(order, partial(build_environments, root=folder / "upgrade"), train, folder / "ab")
+    assert code == 0
+    marks = {line for line in (folder / "marks").read_text().split() if line != "None"}
+    assert marks == {"baseline"}, "the package is in the baseline's environment alone"
+    evidence = read_record(found).evidence.ab
+    assert evidence.unavailable == ""
+    assert [run.is_tonight for run in evidence.runs] == [True, False, False, True]
+    assert all(run.metrics["throughput"] for run in evidence.runs)
+    return sides
+
+
 @pytest.mark.long
 def test_a_command_trains_with_the_python_of_each_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = planted(tmp_path, monkeypatch)
@@ -67,19 +95,10 @@ def test_a_command_trains_with_the_python_of_each_side(tmp_path: Path, monkeypat
     spec = CapturedSpec(workload="mine", seed=7, steps=40, command="python train.py", files={"train.py": digest})
     write_any_spec(spec, tmp_path / "spec.json")
 
-    def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
-        return run_training(
-            tmp_path / "spec.json", out, data=f"file://{tmp_path / 'store'}", cache=tmp_path / "cache",
-            platform="here", record_id="ab", environment={"AB_SIDE": "tonight" if is_tonight else "baseline"},
-            python=built.tonight if is_tonight else built.baseline, nonce="n",
-        )  # fmt: skip
-
-    code, folder = run_ab(order, partial(build_environments, root=tmp_path / "upgrade"), train, tmp_path / "ab")
-    assert (code, folder is None) == (0, False)
-    found = read_record(folder).evidence.ab
-    assert (found.unavailable, [run.is_tonight for run in found.runs]) == ("", [True, False, False, True])
-    assert all(run.metrics["throughput"] for run in found.runs)
-    assert {line for line in (tmp_path / "marks").read_text().split() if line != "None"} == {"baseline"}
+    both_sides(order, tmp_path, lambda out, side, python: run_training(
+        tmp_path / "spec.json", out, data=f"file://{tmp_path / 'store'}", cache=tmp_path / "cache", platform="here",
+        record_id="ab", environment={"AB_SIDE": side}, python=python, nonce="n",
+    ))  # fmt: skip
 
 
 @pytest.mark.long
@@ -87,41 +106,14 @@ def test_half_of_the_runs_train_in_the_baselines_environment(
     workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order = planted(tmp_path, monkeypatch)
-    spec, runs, events = workshop.spec(probe=None, speed={"steps": 10}), list[str](), list[dict[str, Any]]()
-    write_spec(spec, tmp_path / "spec.json")
-
-    def train(built: Interpreters | None, is_tonight: bool, out: Path) -> int:
-        """Train once on each side; a later run of a side repeats its record."""
-        side = "tonight" if is_tonight else "baseline"
-        runs.append(side)
-        if (tmp_path / side).exists():
-            shutil.copytree(tmp_path / side, out)
-            return 0
-        code = run_training(
-            tmp_path / "spec.json", out, data=workshop.url, cache=tmp_path / "cache", platform="here",
-            record_id="ab", environment={"AB_SIDE": side}, python=built.tonight if is_tonight else built.baseline,
-            on_progress=events.append,
-        )  # fmt: skip
-        shutil.copytree(out, tmp_path / side)
-        return code
-
-    code, folder = run_ab(
-        order,
-        lambda wanted: build_environments(wanted, tmp_path / "upgrade"),
-        train,
-        tmp_path / "ab",
-    )
-    assert code == 0
-    assert folder is not None
-    found = read_record(folder).evidence.ab
-    assert found.unavailable == ""
-    assert [run.is_tonight for run in found.runs] == [True, False, False, True]
+    events: list[dict[str, Any]] = []
+    write_spec(workshop.spec(probe=None, speed={"steps": 10}), tmp_path / "spec.json")
+    sides = both_sides(order, tmp_path, lambda out, side, python: run_training(
+        tmp_path / "spec.json", out, data=workshop.url, cache=tmp_path / "cache", platform="here", record_id="ab",
+        environment={"AB_SIDE": side}, python=python, on_progress=events.append,
+    ))  # fmt: skip
     assert {(event["event"], event["part"], event["steps"]) for event in events} == {("progress", "speed", 10)}
-    assert runs == ["tonight", "baseline", "baseline", "tonight"]
-    assert all(run.metrics["throughput"] for run in found.runs)
-    sides = [line for line in (tmp_path / "marks").read_text().split() if line != "None"]
-    assert set(sides) == {"baseline"}
-
+    assert sides == ["tonight", "baseline", "baseline", "tonight"]
     gone = AbOrder(packages=(("abmark", "0.1"),), num_blocks=5, seconds=0.001)
     with pytest.raises(ConfigurationError, match=r"cannot be built from hashes: .* abmark 0\.1"):
         build_environments(gone, tmp_path / "upgrade")

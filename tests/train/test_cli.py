@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from plumbline.environments.loaded import broken_library
 from plumbline.environments.opened import LOADED
 from plumbline.schema.record import read_record
 from plumbline.schema.spec import write_spec
+from tests.commands import error_line, run
 from tests.train.conftest import Trained, Workshop
 
 
@@ -57,9 +57,8 @@ def test_what_cannot_be_meant_is_refused_before_any_training(
 ) -> None:
     given, words = REFUSED[what]
     assert main(arguments(workshop, tmp_path, "--data", workshop.url, *given)) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert words in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
     assert not (tmp_path / "out").exists()
 
 
@@ -71,9 +70,8 @@ def test_a_file_is_no_folder_for_a_record(
     given = arguments(workshop, tmp_path, "--data", workshop.url)
     given[given.index("--out") + 1] = str(tmp_path / "out" / below)
     assert main(given) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert f"{tmp_path / 'out' / below}: --out: " in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'out' / below}: --out: " in line
     assert (tmp_path / "out").read_text() == "mine"
 
 
@@ -103,10 +101,9 @@ def test_a_folder_without_permission_is_refused(
     else:
         monkeypatch.setattr(Path, "mkdir", mkdir)
     assert main(given) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert f"{refused}: --{folder}: " in lines[0]
-    assert ("may not be written to" if exists else "Permission denied") in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{refused}: --{folder}: " in line
+    assert ("may not be written to" if exists else "Permission denied") in line
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -133,10 +130,9 @@ def test_another_completed_record_is_not_written_over(
     command = arguments(workshop, tmp_path, "--data", workshop.url, "--platform", "here", "--record-id", "r", *given)
     write_spec(workshop.spec(**changes), tmp_path / "spec.json")
     assert main(command) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
-    assert f"{tmp_path / 'out'}: --out: contains a different completed record, whose {what} is" in lines[0]
-    assert "name a different folder" in lines[0]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'out'}: --out: contains a different completed record, whose {what} is" in line
+    assert "name a different folder" in line
     assert content(tmp_path / "out") == content(baseline.folder)
 
 
@@ -185,11 +181,7 @@ def test_a_process_with_few_dependencies_another_hash_seed_folder_and_user_gives
     out = tmp_path / "out"
     command = workshop.command(workshop.spec(), out)
     other = {"PYTHONHASHSEED": "12345", "HOME": str(tmp_path), "USER": "someone", "LOGNAME": "someone"}
-    done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, *command[3:]], env=trainer_environment(other), cwd=tmp_path,
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-1000:]
+    done = run(sys.executable, "-c", BLOCKED, *command[3:], env=trainer_environment(other), cwd=tmp_path)
     record = read_record(out)
     assert record.evidence == baseline.record.evidence
     assert [part.sha256 for part in record.parts] == [part.sha256 for part in baseline.record.parts]
@@ -199,7 +191,7 @@ def test_a_process_with_few_dependencies_another_hash_seed_folder_and_user_gives
 
 def test_the_launcher_needs_no_torch() -> None:
     code = "import sys; import plumbline.environments.launch, plumbline.cli.train; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=300, check=False).returncode == 0
+    run(sys.executable, "-c", code)
 
 
 HUB = "Metadata-Version: 2.1\nName: huggingface-hub\nVersion: 0.1\n"
@@ -236,13 +228,8 @@ def test_a_library_that_does_not_load_is_one_line(workshop: Workshop, tmp_path: 
     loaded = tmp_path / "loaded"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "libraries" / "site-packages"), LOADED: str(loaded)}
     command = workshop.command(workshop.spec(), tmp_path / "out")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    lines = done.stderr.strip().splitlines()
-    assert done.returncode == 2, done.stderr
-    assert len(lines) == 1
-    assert f"{package}: " in lines[0]
-    assert words in lines[0]
-    assert "locks/trainer.txt" in lines[0]
+    line = error_line(*command, env=environment)
+    assert all(part in line for part in (f"{package}: ", words, "locks/trainer.txt")), line
     broken = broken_library(loaded)
     assert (broken.name, broken.exception) == ("safetensors" if what == "a missing one" else package, exception)
     assert not broken.message.startswith(str(tmp_path))

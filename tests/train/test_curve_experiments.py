@@ -21,7 +21,7 @@ from plumbline.schema.spec import RunSpec
 from plumbline.train import learn as learn_module
 from plumbline.train.engine import Engine
 from plumbline.train.models import dropout as dropout_module
-from tests.train.conftest import Trained, Workshop
+from tests.train.conftest import Trained, Workshop, before_steps
 from tests.train.forked_ranks import run_ranks
 
 STEPS = 10
@@ -114,16 +114,14 @@ def test_an_experiment_on_the_curve_names_what_the_probe_cannot_see(
     )
     reference = load_record(workshop.train(spec).folder)
     if fault == "rate":
-        step = Engine.step
 
-        def faster(self: Engine, at: int, batch: object) -> object:
-            if self.part == "learn" and at >= 3 and not engine_is_restored:
-                for group in self.optimizer.param_groups:
+        def hasten(engine: Engine, step: int) -> None:
+            if engine.part == "learn" and step >= 3 and not engine_is_restored:
+                for group in engine.optimizer.param_groups:
                     group["lr"] *= 1.1
-            return step(self, at, batch)
 
         engine_is_restored = False
-        monkeypatch.setattr(Engine, "step", faster)
+        before_steps(monkeypatch, hasten)
     else:
         build = learn_module.use_portable_dropout
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -100,24 +102,12 @@ def test_imposed_outputs_hide_the_module_that_computes_something_else(workshop: 
     assert healed.probe.at(0).gradients != baseline.probe.at(0).gradients
 
 
-def test_batches_put_back_undo_another_order(
-    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def another_order(patch: pytest.MonkeyPatch) -> None:
     plain = batches_module.TrainingRows.__getitems__
-    monkeypatch.setattr(
-        batches_module.TrainingRows, "__getitems__", lambda self, positions: plain(self, positions[::-1])
-    )
-    spec, given = workshop.spec(), files(workshop, baseline)
-    assert differing_steps(baseline, workshop.experiment(spec, {}), "batch")
-    replay = {"stage": "batch", "source": "batches.safetensors"}
-    assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, given))
-    only = {**replay, "fields": ["labels"]}
-    assert differing_steps(baseline, workshop.experiment(spec, {"replays": [only]}, given), "batch")
+    patch.setattr(batches_module.TrainingRows, "__getitems__", lambda self, positions: plain(self, positions[::-1]))
 
 
-def test_weights_put_back_undo_other_weights(
-    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def other_weights(patch: pytest.MonkeyPatch) -> None:
     plain = probe_module.load_weights
 
     def nudged(model, weights):
@@ -125,46 +115,67 @@ def test_weights_put_back_undo_other_weights(
         with torch.no_grad():
             model.classifier.weight[0, 0] += 1e-4
 
-    monkeypatch.setattr(probe_module, "load_weights", nudged)
-    spec = workshop.spec()
-    assert not equal(baseline, workshop.experiment(spec, {"steps": 2}))
-    replay = {"stage": "weights", "step": 0, "source": "weights.safetensors"}
-    assert equal(baseline, workshop.experiment(spec, {"steps": 2, "replays": [replay]}, files(workshop, baseline)))
+    patch.setattr(probe_module, "load_weights", nudged)
 
 
-def test_settings_put_back_undo_a_library_that_changes_them(
-    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
+def behind_each_update(change: Callable[[], object]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Return a fault of a library that the optimizer calls."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        plain = torch.optim.AdamW.step
+        patch.setattr(
+            torch.optim.AdamW, "step", lambda self, *given, **named: (change(), plain(self, *given, **named))[1]
+        )
+
+    return plant
+
+
+def draws() -> None:
+    torch.rand(3)
+    np.random.random()  # noqa: NPY002 - the generator that libraries draw from
+
+
+def another_schedule(patch: pytest.MonkeyPatch) -> None:
+    plain = torch.optim.lr_scheduler.LambdaLR
+    patch.setattr(
+        torch.optim.lr_scheduler, "LambdaLR", lambda optimizer, rule: plain(optimizer, lambda step: rule(step + 1))
+    )
+
+
+FAULTS = {
+    "batch": (another_order, "batch", {"source": "batches.safetensors"}),
+    "weights": (other_weights, "weights", {"source": "weights.safetensors", "step": 0}),
+    "settings": (behind_each_update(lambda: torch.set_autocast_enabled("cpu", True)), "logits_dtype", {}),
+    "rng": (behind_each_update(draws), "generators", {"source": "state.safetensors"}),
+    "schedule": (another_schedule, "learning_rate", {}),
+}
+"""By rung: a fault, what it changes, and where the reference's value is."""
+
+
+@pytest.mark.parametrize("stage", FAULTS)
+def test_a_value_put_back_undoes_a_fault_of_its_rung(
+    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    plain = torch.optim.AdamW.step
-
-    def step(self, *args, **given):
-        torch.set_autocast_enabled("cpu", True)
-        return plain(self, *args, **given)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    spec = workshop.spec()
-    faulty = workshop.experiment(spec, {})
-    assert [step.logits_dtype for step in faulty.probe.steps_of()[:2]] == ["float32", "bfloat16"]
-    healed = workshop.experiment(spec, {"replays": [{"stage": "settings"}]})
-    torch.set_autocast_enabled("cpu", False)
+    plant, field, place = FAULTS[stage]
+    plant(monkeypatch)
+    spec, given = workshop.spec(), files(workshop, baseline)
+    try:
+        differing = differing_steps(baseline, workshop.experiment(spec, {}), field)
+        healed = workshop.experiment(spec, {"replays": [{"stage": stage, **place}]}, given)
+    finally:
+        torch.set_autocast_enabled("cpu", False)
+    assert differing
+    assert stage != "rng" or differing == [1, 2, 3, 4, 5]
     assert equal(baseline, healed)
 
 
-def test_generators_put_back_undo_a_library_that_draws(
+def test_of_a_batch_single_fields_may_be_put_back(
     workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = torch.optim.AdamW.step
-
-    def step(self, *args, **given):
-        torch.rand(3)
-        np.random.random()  # noqa: NPY002 - the generator that libraries draw from
-        return plain(self, *args, **given)
-
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
-    spec = workshop.spec()
-    assert differing_steps(baseline, workshop.experiment(spec, {}), "generators") == [1, 2, 3, 4, 5]
-    replay = {"stage": "rng", "source": "state.safetensors"}
-    assert equal(baseline, workshop.experiment(spec, {"replays": [replay]}, files(workshop, baseline)))
+    another_order(monkeypatch)
+    only = {"stage": "batch", "source": "batches.safetensors", "fields": ["labels"]}
+    given = files(workshop, baseline)
+    assert differing_steps(baseline, workshop.experiment(workshop.spec(), {"replays": [only]}, given), "batch")
 
 
 def loss_errors(trained: Trained, other: Trained) -> float:
@@ -217,18 +228,6 @@ def test_the_update_by_definition_clears_gradients_that_the_optimizer_does_not_k
     restored = workshop.experiment(workshop.spec(), {"replays": [{"stage": "optimizer"}]})
     norms = [[step.gradient_norm for step in run.probe.steps_of()] for run in (baseline, restored)]
     assert norms[1] == pytest.approx(norms[0], rel=1e-4)
-
-
-def test_the_schedule_by_definition_undoes_another_schedule(
-    workshop: Workshop, baseline: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = torch.optim.lr_scheduler.LambdaLR
-    monkeypatch.setattr(
-        torch.optim.lr_scheduler, "LambdaLR", lambda optimizer, rule: plain(optimizer, lambda step: rule(step + 1))
-    )
-    spec = workshop.spec()
-    assert differing_steps(baseline, workshop.experiment(spec, {}), "learning_rate")
-    assert equal(baseline, workshop.experiment(spec, {"replays": [{"stage": "schedule"}]}))
 
 
 def test_evaluation_by_definition_undoes_one_in_training_mode(

@@ -13,18 +13,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from plumbline.data.stores import open_store
 from plumbline.environments.launch import run_training
 from plumbline.judge import compare
+from plumbline.night.central import shared_checkpoint
+from plumbline.night.central.outbox import CheckpointExchange
 from plumbline.records import load_record
 from plumbline.schema.errors import StoppedError, UnavailableError
 from plumbline.schema.record import RunRecord, read_record
 from plumbline.schema.spec import RunSpec, write_spec
 from plumbline.schema.verdict import Judgement
 from plumbline.train import learn as learn_module
-from plumbline.train.batches import Batch
-from plumbline.train.engine import Engine, StepOutcome
+from plumbline.train.engine import Engine
 from tests.said import said
-from tests.train.conftest import Trained, Workshop, processes_below
+from tests.train.conftest import Trained, Workshop, before_steps, processes_below
 from tests.train.forked_ranks import run_alone, run_ranks
 
 LEARN = {"steps": 24, "evaluate_every": 8, "checkpoint_every": 4, "evaluation_rows": 40}
@@ -94,15 +96,13 @@ class SignalAt:
 
     @contextlib.contextmanager
     def __call__(self, rank: int, _folder: Path) -> Iterator[None]:
-        plain = Engine.step
-
-        def step(engine: Engine, place: int, batch: Batch) -> StepOutcome:
-            if place == self.step and rank == self.rank:
+        def signalled(_engine: Engine, step: int) -> None:
+            if step == self.step and rank == self.rank:
                 os.kill(os.getpid(), self.number)
-            return plain(engine, place, batch)
 
-        Engine.step = step  # type: ignore[method-assign]
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            before_steps(patch, signalled)
+            yield
 
 
 @pytest.mark.long
@@ -125,18 +125,38 @@ def test_killed_and_started_again_it_ends_on_the_same_bits(
 
 def interrupted(workshop: Workshop, spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Train until the machine ends at step 10, after the checkpoint of step 8; return the folder."""
-    out, plain = workshop.out(), Engine.step
+    out = workshop.out()
 
-    def step(self: Engine, place: int, batch: Batch) -> StepOutcome:
-        if place == 10:
+    def stop(_engine: Engine, step: int) -> None:
+        if step == 10:
             raise StoppedError("the machine ends")
-        return plain(self, place, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "step", step)
+        before_steps(patch, stop)
         with pytest.raises(StoppedError):
             workshop.train(spec, out=out)
     return out
+
+
+@pytest.mark.long
+def test_another_machine_goes_on_and_ends_on_the_same_bits(
+    workshop: Workshop, undisturbed: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, outbox, record = learning(workshop), open_store(f"file://{tmp_path}/outbox"), tmp_path / "second/record"
+    first = interrupted(workshop, spec, monkeypatch)
+    assert CheckpointExchange(outbox, "night-aws-w", first / "checkpoint").publish()
+    assert not CheckpointExchange(outbox, "another-job", tmp_path / "other").fetch()
+    record.parent.mkdir()
+    with shared_checkpoint(outbox, "night-aws-w", record / "checkpoint") as exchange:
+        done = workshop.train(spec, out=record)
+    assert done.record.evidence.learn.resumed_at == (8,)
+    assert ending(done.record) == ending(undisturbed.record)
+    assert {part.key: part.sha256 for part in done.record.parts} == {
+        part.key: part.sha256 for part in undisturbed.record.parts
+    }
+    exchange.clear()
+    assert sum(info.size for info in outbox.list("checkpoints/") if not info.key.endswith("state.json")) == 0
+    assert not CheckpointExchange(outbox, "night-aws-w", tmp_path / "third").fetch()
 
 
 @pytest.mark.long

@@ -16,30 +16,16 @@ from plumbline.schema.record import read_record
 from plumbline.schema.spec import read_spec
 from plumbline.train.job import TrainJob, run_job
 from plumbline.train.weights import make_weights
+from tests.flows.small_suite import small_suite, write_suite
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "deployments" / "notebooks" / "plumbline.ipynb"
-SUITE = """
-name = "demo"
-store = "file://{root}/central"
-reference = "notebook"
-datasets.reviews = {{ grammar_seed = 7, train_rows = 64, evaluation_rows = 16, vocab_size = 300 }}
-platforms.notebook = {{ work_pool = "none", data = "file://{root}/a", outbox = "file://{root}/oa" }}
-[workloads.tiny]
-model = "tiny"
-data = "reviews"
-seed = 7
-batch_size = 8
-sequence_length = 32
-probe = {{ steps = 2, evaluation_rows = 8 }}
-"""
 
 
 @pytest.fixture
 def bundle(tmp_path, monkeypatch):
     # `test_pieces.py` makes weights in a separate process.
     monkeypatch.setattr("plumbline.cli.spec.make_weights", make_weights)
-    suite = tmp_path / "suite.toml"
-    suite.write_text(SUITE.format(root=tmp_path))
+    suite = write_suite(small_suite(tmp_path, "demo", ("onprem",), steps=2), tmp_path)
     spec = tmp_path / "bundle" / "spec.json"
     assert main(["spec", str(suite), "tiny", "--out", str(spec)]) == 0
     return spec

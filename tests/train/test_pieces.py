@@ -8,8 +8,6 @@ import math
 import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -40,6 +38,7 @@ from plumbline.train.numerics import (
 )
 from plumbline.train.optimizers import schedule_factor
 from plumbline.train.weights import make_weights
+from tests.commands import run_plumbline
 from tests.train.conftest import MODEL, Workshop
 from tests.train.fake_memory import sized
 
@@ -235,10 +234,8 @@ def test_datasets_reads_rows_where_packages_are_in_a_folder_of_their_own(worksho
     shutil.copytree(Path(installed.origin).parent, tmp_path / "pyarrow", ignore=skipped, copy_function=linked)
     spec, out = tmp_path / "spec.json", tmp_path / "out"
     write_spec(workshop.spec(probe={"steps": 2}), spec)
-    command = [sys.executable, "-m", "plumbline", "train", str(spec), "--data", workshop.url, "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PLUMBLINE_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    run_plumbline("train", spec, "--data", workshop.url, "--out", out, env=environment)
     assert read_record(out).exit.status == "completed"
 
 

@@ -29,7 +29,7 @@ from plumbline.train.context import Context
 from plumbline.train.engine import Engine
 from plumbline.train.failure import TrainingFailedError
 from plumbline.train.ranks import Ranks
-from tests.train.conftest import RECIPE, Trained, Workshop, differing_steps, tap_errors, within_limits
+from tests.train.conftest import RECIPE, Trained, Workshop, before_steps, differing_steps, tap_errors, within_limits
 
 
 def digests(trained: Trained) -> dict[str, object]:
@@ -203,13 +203,8 @@ def test_tf32_is_set_on_every_leaf_and_read_back(workshop: Workshop) -> None:
 
 def test_fresh_memory_is_filled_at_the_first_step_alone(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operation that reads memory it never wrote is not finite there; further fills would find nothing new."""
-    plain, filled = Engine.step, list[bool]()
-
-    def noted(self: Engine, *given: Any) -> Any:
-        filled.append(bool(torch.empty(8).isnan().all()))
-        return plain(self, *given)
-
-    monkeypatch.setattr(Engine, "step", noted)
+    filled: list[bool] = []
+    before_steps(monkeypatch, lambda *_: filled.append(bool(torch.empty(8).isnan().all())))
     workshop.train(workshop.spec(probe={"steps": 3, "portable_steps": 0}))
     assert filled == [True, False, False]
     forward = torch.nn.LayerNorm.forward

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -26,7 +24,6 @@ from plumbline.schema.fingerprint import Expected
 from plumbline.schema.portable_parts import window_parts
 from plumbline.schema.spec import ProbeSpec, RunSpec
 from plumbline.train import probe
-from plumbline.train.engine import Engine
 from plumbline.train.models.model import build_model, load_weights
 from plumbline.train.portable import probe_windows
 from plumbline.train.portable.probe_windows import ProbeWindows
@@ -39,8 +36,9 @@ from plumbline.train.selfcheck import (
     shipped_spec,
     shipped_weights,
 )
+from tests.commands import run_plumbline
 from tests.said import said
-from tests.train.conftest import Workshop
+from tests.train.conftest import Workshop, before_steps
 
 
 def _trained(task: Any = "sequence-classification", attention: Any = "eager", **changes: Any) -> PortableEvidence:
@@ -65,15 +63,9 @@ def test_eager_and_fused_attention_train_the_shipped_numbers(task: Any) -> None:
 
 @pytest.mark.long
 def test_a_different_instruction_set_passes_the_shipped_numbers() -> None:
-    environment = os.environ | {
-        "ATEN_CPU_CAPABILITY": "default",
-        "OMP_NUM_THREADS": "2",
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-    }
-    command = [sys.executable, "-m", "plumbline", "train", "--selfcheck", "--json"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"] == "pass"
+    own = {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    environment = os.environ | own
+    assert json.loads(run_plumbline("train", "--selfcheck", "--json", env=environment).stdout)["verdict"] == "pass"
 
 
 def _built(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None]) -> None:
@@ -268,33 +260,25 @@ def test_a_gradient_of_pure_rounding_is_known_by_the_windows(workshop: Workshop)
 
 def _smoothed_from(patch: pytest.MonkeyPatch, first: int) -> None:
     """Smooth the labels by 2e-5 from a step on: far less than rounding, in each later loss."""
-    plain, step, now = torch.nn.functional.cross_entropy, Engine.step, [0]
-
-    def counted(self: Engine, place: int, batch: Any) -> Any:
-        now[0] = place
-        return step(self, place, batch)
+    plain, now = torch.nn.functional.cross_entropy, [0]
 
     def smoothed(*given: Any, **named: Any) -> torch.Tensor:
         return plain(*given, **named | ({"label_smoothing": 2e-5} if now[0] >= first else {}))
 
-    patch.setattr(Engine, "step", counted)
+    before_steps(patch, lambda _, step: now.__setitem__(0, step))
     patch.setattr(torch.nn.functional, "cross_entropy", smoothed)
 
 
 def _scaled_from(patch: pytest.MonkeyPatch, first: int) -> None:
     """Scale attention's scores by 1 + 2e-6 from a step on."""
-    plain, step, now = torch.matmul, Engine.step, [0]
-
-    def counted(self: Engine, place: int, batch: Any) -> Any:
-        now[0] = place
-        return step(self, place, batch)
+    plain, now = torch.matmul, [0]
 
     def scaled(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         found = plain(left, right)
         is_score = found.dim() == 4 and found.shape[-1] == found.shape[-2]
         return found * (1 + 2e-6) if is_score and now[0] >= first else found
 
-    patch.setattr(Engine, "step", counted)
+    before_steps(patch, lambda _, step: now.__setitem__(0, step))
     patch.setattr(torch, "matmul", scaled)
 
 

@@ -26,7 +26,7 @@ from plumbline.schema.tolerance import is_over
 from plumbline.train import engine, speed
 from plumbline.train.portable.probe_windows import ProbeWindows
 from tests.said import said
-from tests.train.conftest import Trained, Workshop, processes_below
+from tests.train.conftest import Trained, Workshop, before_steps, processes_below
 from tests.train.forked_ranks import run_ranks
 
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
@@ -34,12 +34,14 @@ PROBE = {"steps": 2, "evaluation_rows": 8, "portable_steps": 1}
 
 
 def trained_by_two(
-    workshop: Workshop, spec: RunSpec, folder: Path, around: Callable[..., AbstractContextManager[None]]
-) -> tuple[list[int | None], Trained]:
-    """Train with two processes; return their exit codes and the result."""
+    workshop: Workshop, spec: RunSpec, folder: Path, around: Callable[..., AbstractContextManager[None]],
+    *, fails: bool = False,
+) -> Trained:  # fmt: skip
+    """Train with two processes, which both end well unless the training `fails`."""
     _, _, _, *arguments = workshop.command(spec, folder / "out")
     codes = run_ranks(arguments, folder, around)
-    return codes, Trained(folder / "out", read_record(folder / "out"))
+    assert fails or codes == [0, 0]
+    return Trained(folder / "out", read_record(folder / "out"))
 
 
 # Without annotations: DDP reads them, and these would be strings.
@@ -70,8 +72,7 @@ def reduces(workshop: Workshop, folder: Path, accumulation: int) -> int:
     """Return the number of gradient reductions of two processes in three steps."""
     folder.mkdir()
     spec = workshop.spec(probe=None, learn=LEARN, optimizer={"accumulation_steps": accumulation})
-    codes, _ = trained_by_two(workshop, spec, folder, counting)
-    assert codes == [0, 0]
+    trained_by_two(workshop, spec, folder, counting)
     counts = [int((folder / f"count-{rank}").read_text()) for rank in (0, 1)]
     assert counts[0] == counts[1]
     return counts[0]
@@ -99,8 +100,7 @@ def test_sharded_weights_train_as_whole_ones(
     """With two micro-batches, of which only the last one exchanges gradients."""
     settings = {"steps": 10, "precision": "fp32", "dropout": 0.0, "distributed": "fsdp"}
     spec = workshop.spec(probe=None, speed=settings, optimizer={"accumulation_steps": 2})
-    codes, trained = trained_by_two(workshop, spec, tmp_path, briefly)
-    assert codes == [0, 0]
+    trained = trained_by_two(workshop, spec, tmp_path, briefly)
     ours = trained.record.evidence.speed
     assert trained.record.evidence.speed.proofs[0].lost == "its weights are sharded"
     monkeypatch.setattr(speed, "LONGEST_WARMUP", 16)
@@ -116,10 +116,7 @@ def test_windows_leave_a_static_graph_as_it_was(workshop: Workshop, tmp_path: Pa
     for asked in (False, True):
         settings = {"steps": 10, "ddp_static_graph": True, "checks": asked}
         (tmp_path / str(asked)).mkdir()
-        codes, trained = trained_by_two(
-            workshop, workshop.spec(probe=None, speed=settings), tmp_path / str(asked), briefly
-        )
-        assert codes == [0, 0]
+        trained = trained_by_two(workshop, workshop.spec(probe=None, speed=settings), tmp_path / str(asked), briefly)
         found.append(trained.record.evidence.speed)
     off, on = found
     for name in ("losses", "gradient_norms", "weights", "generators", "inconsistent"):
@@ -156,8 +153,7 @@ def wrong_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
 @pytest.mark.long
 def test_the_checks_of_each_process_count(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp32"})
-    codes, trained = trained_by_two(workshop, spec, tmp_path, wrong_on_the_second)
-    assert codes == [0, 0]
+    trained = trained_by_two(workshop, spec, tmp_path, wrong_on_the_second)
     found = trained.record.evidence.speed
     assert max(error for name, error in found.production.formula if name.startswith("forward")) > 1e-3
     assert any(is_over(error) for error in found.proofs[-1].errors if error.kind == "LayerNorm")
@@ -210,7 +206,7 @@ def test_the_record_has_the_error_of_the_process_that_failed(
     workshop: Workshop, tmp_path: Path, around: Callable[..., Any], code: str, words: str
 ) -> None:
     """All that the process which writes the record has seen is a closed connection."""
-    _, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, around)
+    trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, around, fails=True)
     ending = trained.record.exit
     assert (ending.status, ending.code, ending.is_infrastructure) == ("failed", code, code != "error")
     assert words in ending.message
@@ -238,8 +234,8 @@ def without_memory_for_windows(rank: int, folder: Path) -> Iterator[None]:
 
 @pytest.mark.long
 def test_windows_that_one_process_has_no_memory_for_cost_the_windows(workshop: Workshop, tmp_path: Path) -> None:
-    codes, trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, without_memory_for_windows)
-    assert (codes, trained.record.exit) == ([0, 0], Exit(status="completed"))
+    trained = trained_by_two(workshop, workshop.spec(probe=PROBE), tmp_path, without_memory_for_windows)
+    assert trained.record.exit == Exit(status="completed")
     assert trained.probe.portable.lost
     assert trained.probe.portable.windows == ()
 
@@ -287,22 +283,20 @@ def test_a_training_of_which_the_system_kills_one_process_was_not_judged(worksho
 @contextlib.contextmanager
 def without_decay_on_the_second(rank: int, _folder: Path) -> Iterator[None]:
     """Train without weight decay in the second process alone, after the probe."""
-    plain = engine.Engine.step
 
-    def step(self: engine.Engine, *given: Any) -> Any:
-        if rank and self.part != "probe":
-            self.optimizer.param_groups[0]["weight_decay"] = 0.0
-        return plain(self, *given)
+    def change(engine: engine.Engine, _step: int) -> None:
+        if rank and engine.part != "probe":
+            engine.optimizer.param_groups[0]["weight_decay"] = 0.0
 
-    engine.Engine.step = step  # type: ignore[method-assign]
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        before_steps(patch, change)
+        yield
 
 
 @pytest.mark.long
 def test_a_fault_of_one_process_names_the_process_and_the_part(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=PROBE, speed={"steps": 10}, learn=LEARN)
-    codes, trained = trained_by_two(workshop, spec, tmp_path, without_decay_on_the_second)
-    assert codes == [0, 0]
+    trained = trained_by_two(workshop, spec, tmp_path, without_decay_on_the_second)
     for part in (trained.record.evidence.speed, trained.record.evidence.learn):
         found = part.portable.ranks[0]
         assert (found.rank, found.at, found.stage) == (1, 0, "optimizer")
@@ -345,8 +339,7 @@ def with_added_gradients(rank: int, folder: Path) -> Iterator[None]:
 @pytest.mark.long
 def test_gradients_that_are_added_instead_of_averaged_show_in_one_record(workshop: Workshop, tmp_path: Path) -> None:
     spec = workshop.spec(probe=PROBE, speed={"steps": 10}, learn=LEARN)
-    codes, trained = trained_by_two(workshop, spec, tmp_path, with_added_gradients)
-    assert codes == [0, 0]
+    trained = trained_by_two(workshop, spec, tmp_path, with_added_gradients)
     proofs = (trained.record.evidence.probe, trained.record.evidence.speed, trained.record.evidence.learn)
     over = [any(is_over(error) for proof in part.proofs for error in proof.errors) for part in proofs]
     assert over == [False, True, True]
@@ -403,9 +396,7 @@ def by_two(workshop: Workshop, tmp_path_factory: pytest.TempPathFactory) -> Call
     def train(fault: str) -> LoadedRecord:
         folder = tmp_path_factory.mktemp("two") / fault
         folder.mkdir()
-        codes, trained = trained_by_two(workshop, spec, folder, planted)
-        assert codes == [0, 0]
-        return load_record(trained.folder)
+        return load_record(trained_by_two(workshop, spec, folder, planted).folder)
 
     return train
 

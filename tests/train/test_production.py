@@ -40,7 +40,7 @@ from plumbline.train.speed_engine import compile_model, make_engine
 from plumbline.train.watch.recorder import Stage, Tensors
 from plumbline.train.weights import make_weights
 from plumbline.train.windows import WindowRunner, WindowSetting
-from tests.train.conftest import Workshop
+from tests.train.conftest import Workshop, before_steps
 from tests.train.production_faults import FAULTS
 
 SPEED: dict[str, Any] = {"steps": 10, "precision": "bf16"}
@@ -201,13 +201,7 @@ def _one_mask(patch: pytest.MonkeyPatch) -> None:
 
 
 def _set_back(patch: pytest.MonkeyPatch) -> None:
-    step = Engine.step
-
-    def drawn_again(self: Engine, *given: Any) -> Any:
-        torch.manual_seed(3)
-        return step(self, *given)
-
-    patch.setattr(Engine, "step", drawn_again)
+    before_steps(patch, lambda *_: torch.manual_seed(3))
 
 
 def _attends(change: Any) -> Any:

@@ -111,12 +111,25 @@ def test_an_honest_step_is_far_within_its_limits_and_keeps_its_bits(setting: Set
 def test_a_norm_that_overflows_in_its_squares_is_honest() -> None:
     """As of LayerNorms whose whole input is dropped: torch clips by infinity, and leaves no gradient."""
 
-    def steeper(_step: int, engine: Engine) -> None:
-        with torch.no_grad():
-            engine.bare.get_parameter("classifier.weight").mul_(1e24)
+    steeper = at_start(lambda model: model.get_parameter("classifier.weight").mul_(1e24))
+    assert not over(Setting(steps=(0,)).train(before=steeper)[0], "clipped", "optimizer")
 
-    for proof in Setting(steps=(0,)).train(before=steeper)[0]:
-        assert not [error for error in proof.errors if error.stage in {"clipped", "optimizer"} and is_over(error)]
+
+def at_start(change: Callable[[nn.Module], object]) -> Callable[[int, Engine], None]:
+    """Return what changes the model before the first step."""
+
+    @torch.no_grad()
+    def changed(step: int, engine: Engine) -> None:
+        if not step:
+            change(engine.bare)
+
+    return changed
+
+
+def over(proofs: list[Proof], *stages: str) -> list[Any]:
+    """Return the errors beyond their limits, of these stages or of all."""
+    found = ((proof.step, error) for proof in proofs for error in proof.errors if is_over(error))
+    return [each for each in found if not stages or each[1].stage in stages]
 
 
 def first(proofs: list[Proof]) -> tuple[int, str, str]:
@@ -241,7 +254,7 @@ def test_a_mask_is_known_also_where_dropout_reads_zeros() -> None:
         dense.weight.data[0], dense.bias.data[0] = 0.0, 0.0
 
     proofs, _ = Setting(dropout=0.1).train(before=prune)
-    assert not [error for proof in proofs for error in proof.errors if is_over(error) and error.stage != "state"]
+    assert not [error for _, error in over(proofs) if error.stage != "state"]
 
 
 SHARP = [
@@ -264,7 +277,7 @@ def test_attention_that_sees_few_tokens_is_honest(setting: Setting, scale: float
             torch.manual_seed(1)
 
     for proof in setting.train(before=sharpen)[0]:
-        assert not [found for found in proof.errors if is_over(found)]
+        assert not over([proof])
         assert not [draws for draws in proof.draws if is_off(draws)]
         assert not proof.lost
 
@@ -307,7 +320,7 @@ def test_a_compiled_step_proves_its_loss_and_update():
     speed = SpeedSpec(steps=10, compile=True)
     (proof,), _ = setting.train(before=lambda step, engine: None if step else compile_model(engine, speed))
     assert {found.stage for found in proof.errors} == {"loss", "clipped", "optimizer"}
-    assert not [found for found in proof.errors if is_over(found)]
+    assert not over([proof])
 
 
 class Cancelling(Setting):
@@ -320,38 +333,26 @@ class Cancelling(Setting):
         batch["input_ids"][::2, 3] += 1
         return {**batch, "labels": torch.arange(ROWS) % 2}
 
-    def even(self, step: int, engine: Engine) -> None:
-        """Balance the logits before the first step."""
-        if step:
-            return
+    def even(self, model: nn.Module) -> None:
+        """Balance the logits."""
         fed = {name: value for name, value in self.batch().items() if name not in ("row_ids", "labels")}
-        with torch.no_grad():
-            logits = engine.bare(**fed).logits
-            engine.bare.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).mean()
+        logits = model(**fed).logits
+        model.classifier.bias[1] -= (logits[:, 1] - logits[:, 0]).mean()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_gradients_that_cancel_over_the_rows_are_honest(precision):
     """A position's gradient is a sum over the rows, inside of the embeddings' block."""
     setting = Cancelling(precision=precision, steps=(0,))
-    proofs, _ = setting.train(before=setting.even)
-    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+    assert not over(setting.train(before=at_start(setting.even))[0])
 
 
 class Alike(Setting):
     """Rows of one word at places that the model does not tell apart, as in texts of few words after some training."""
 
-    share = 1e-3
-
     def batch(self) -> Batch:
         batch = super().batch()
         return {**batch, "input_ids": torch.full_like(batch["input_ids"], 7) * batch["attention_mask"]}
-
-    def flatten(self, step: int, engine: Engine) -> None:
-        """Leave positions a small part of what they add."""
-        if not step:
-            with torch.no_grad():
-                engine.bare.bert.embeddings.position_embeddings.weight.mul_(self.share)
 
 
 @pytest.mark.first(3)
@@ -361,9 +362,8 @@ class Alike(Setting):
 def test_gradients_that_cancel_within_a_block_are_honest(precision, attention, share):
     """Attention to tokens that are alike gives its queries almost no gradient: one number less another."""
     setting = Alike(precision=precision, attention=attention, steps=(0, 2))
-    setting.share = share
-    proofs, _ = setting.train(before=setting.flatten)
-    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+    flatten = at_start(lambda model: model.bert.embeddings.position_embeddings.weight.mul_(share))
+    assert not over(setting.train(before=flatten)[0])
 
 
 class Sure(Setting):
@@ -378,26 +378,14 @@ class Sure(Setting):
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_gradients_near_the_smallest_number_are_honest(precision, gap):
     """A key's bias gets rounding alone, whose square no format holds; fp16 holds few of the scaled gradients."""
-
-    def decide(step: int, engine: Engine) -> None:
-        if not step:
-            with torch.no_grad():
-                engine.bare.classifier.bias[:] = torch.tensor([gap / 2, -gap / 2])
-
-    proofs, _ = Sure(precision=precision, steps=(0, 2)).train(before=decide)
-    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+    decide = at_start(lambda model: model.classifier.bias.copy_(torch.tensor([gap / 2, -gap / 2])))
+    assert not over(Sure(precision=precision, steps=(0, 2)).train(before=decide)[0])
 
 
 def test_gradients_of_a_saturated_function_are_honest():
     """torch takes 1 less a square of what tanh gives, which is nearly 1."""
-
-    def saturate(step: int, engine: Engine) -> None:
-        if not step:
-            with torch.no_grad():
-                engine.bare.bert.pooler.dense.bias.fill_(8.0)
-
-    proofs, _ = Setting(steps=(0, 2)).train(before=saturate)
-    assert not [(proof.step, found) for proof in proofs for found in proof.errors if is_over(found)]
+    saturate = at_start(lambda model: model.bert.pooler.dense.bias.fill_(8.0))
+    assert not over(Setting(steps=(0, 2)).train(before=saturate)[0])
 
 
 class Unlabelled(Setting):
@@ -411,16 +399,11 @@ class Unlabelled(Setting):
 
 def test_a_micro_batch_without_labels_has_no_share_in_the_gradients():
     """The sum of its logits, which keeps it in the graph, is more than fp16 holds."""
-
-    def raise_logits(step: int, engine: Engine) -> None:
-        if not step:
-            with torch.no_grad():
-                engine.bare.cls.predictions.bias.fill_(100.0)
-
+    raise_logits = at_start(lambda model: model.cls.predictions.bias.fill_(100.0))
     proofs, _ = Unlabelled("fp16", accumulation=2, task="masked-lm", steps=(0,)).train(before=raise_logits)
     # Without an update, loss scaling has skipped the step.
     assert "optimizer" in {found.stage for found in proofs[0].errors}
-    assert not [found for proof in proofs for found in proof.errors if is_over(found)]
+    assert not over(proofs)
 
 
 @pytest.mark.parametrize("given", [{"enable_gqa": True}, {"is_causal": True}, {"attn_mask": "empty row"}], ids=str)
@@ -468,7 +451,7 @@ def test_a_replaced_dropout_is_read_as_dropout(monkeypatch):
     setting = Setting(attention="eager", dropout=0.1, steps=(0,))
     (proof,), weights = setting.train()
     assert {draws.rate for draws in proof.draws} == {0.1}
-    assert not [found for found in proof.errors if is_over(found)]
+    assert not over([proof])
     assert torch.equal(weights, setting.train(is_proven=False)[1])
 
 
@@ -492,5 +475,5 @@ def test_a_module_that_computes_again_in_the_backward_pass_is_lost_and_trains_on
 
     (proof,), weights = Setting(steps=(0,)).train(before=recompute)
     assert "layer.0.intermediate" in proof.lost
-    assert not [found for found in proof.errors if is_over(found)]
+    assert not over([proof])
     assert torch.equal(weights, Setting().train(before=recompute, is_proven=False)[1])

@@ -21,7 +21,6 @@ from plumbline.schema.spec import DataSpec, ModelSpec, RunSpec
 from plumbline.schema.step_log import StepLog
 from plumbline.train import batches, speed
 from plumbline.train.context import Context
-from plumbline.train.engine import Engine
 from plumbline.train.job import TrainJob, open_run
 from plumbline.train.learn import LearnRun
 from plumbline.train.machine.clock import StepClock
@@ -32,7 +31,7 @@ from plumbline.train.rows import Rows
 from plumbline.train.speed import WINDOW, found_warm
 from plumbline.train.speed_engine import make_engine
 from plumbline.train.windows import WindowRunner
-from tests.train.conftest import Trained, Workshop
+from tests.train.conftest import Trained, Workshop, before_steps
 from tests.train.forked_ranks import in_new_process
 
 SPEED = {"steps": 12, "precision": "fp32", "checks": False}
@@ -96,21 +95,17 @@ def test_activity_is_sampled_in_the_measured_steps_alone(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     """A compiler idles the GPU for a minute: with its clocks among the readings, a throttled GPU looks healthy."""
-    step, enter, done, begun, graphs = Engine.step, Sampler.__enter__, [0], list[int](), list[int]()
-
-    def counted(self: Engine, *given: Any) -> Any:
-        done[0] += 1
-        return step(self, *given)
+    enter, done, begun, graphs = Sampler.__enter__, list[int](), list[int](), list[int]()
 
     def noted(self: Sampler) -> Sampler:
-        begun.append(done[0])
+        begun.append(len(done))
         return enter(self)
 
     def keep(graph: Any, _inputs: Any) -> Any:
-        graphs.append(done[0])
+        graphs.append(len(done))
         return graph.forward
 
-    monkeypatch.setattr(Engine, "step", counted)
+    before_steps(monkeypatch, lambda _, step: done.append(step))
     monkeypatch.setattr(Sampler, "__enter__", noted)
     before = torch.compiler.get_default_backend()
     torch.compiler.set_default_backend(keep)
@@ -176,14 +171,8 @@ def test_the_clock_starts_before_the_loader_is_asked(
         time.sleep(0.02)
         return plain(batch)
 
-    step = Engine.step
-
-    def stalled(self: Engine, place: int, batch: Any) -> Any:
-        time.sleep(0.02)
-        return step(self, place, batch)
-
     monkeypatch.setattr(batches, "_collate", slow)
-    monkeypatch.setattr(Engine, "step", stalled)
+    before_steps(monkeypatch, lambda *_: time.sleep(0.02))
     speed = workshop.train(workshop.spec(probe=None, speed=SPEED)).record.evidence.speed
     assert speed.breakdown["data_wait"] >= 0.02
     assert speed.breakdown["optimizer"] >= 0.02  # what comes before a step is not a copy to the device
@@ -341,12 +330,6 @@ def test_a_batch_is_cut_at_its_longest_row(workshop: Workshop) -> None:
     (cut, short), (whole, usual) = found
     assert (cut, whole) == ({8}, {16})
     assert short == pytest.approx(usual, rel=1e-5)
-
-
-@pytest.mark.long
-def test_accumulated_steps_and_fp16(workshop: Workshop) -> None:
-    spec = workshop.spec(probe=None, speed={"steps": 10, "precision": "fp16"}, optimizer={"accumulation_steps": 2})
-    assert workshop.train(spec).record.evidence.speed.samples_per_second > 0
 
 
 @pytest.mark.parametrize(

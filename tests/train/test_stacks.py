@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import json
 import os
 import pkgutil
 import platform
 import re
-import subprocess
 import sys
 import types
 import venv
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +37,7 @@ from plumbline.train.numerics import apply_settings
 from plumbline.train.selfcheck import judge_windows, trained
 from plumbline.upgrade.answer import Trial
 from plumbline.upgrade.session import UpgradeSettings, local_trials
+from tests.commands import error_line, run
 from tests.flows.small_suite import small_suite
 from tests.train.conftest import MODEL, Workshop
 
@@ -158,8 +158,7 @@ def test_what_the_trainer_imports_is_of_the_oldest_python() -> None:
     names += ["plumbline.upgrade.inputs", "plumbline.night.prepare"]  # of the upgrade gate, which builds the data there
     code = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
     code += "print('\\n'.join(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'plumbline'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    files = [Path(line) for line in done.stdout.split()]
+    files = [Path(line) for line in run(sys.executable, "-c", code).stdout.split()]
     assert len(files) > 80
     newer = []
     for file in files:
@@ -271,23 +270,22 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def train_in(python: Path, workshop: Workshop, folder: Path) -> list[Any]:
+    """Return the command that trains `folder`/spec.json in an environment."""
+    places = ["--out", folder / "out", "--data", workshop.url, "--cache", folder / "cache"]
+    return [sys.executable, "-m", "plumbline", "train", folder / "spec.json", *places, "--python", python]
+
+
 @pytest.mark.long
 def test_a_team_s_environment_trains_without_plumbline_and_names_its_own_lock(
     workshop: Workshop, team: Path, tmp_path: Path
 ) -> None:
     spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8, "portable_steps": 1})
     write_spec(spec, tmp_path / "spec.json")
-    command = [
-        sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
-        "--data", workshop.url, "--cache", str(tmp_path / "cache"), "--python", str(team), "--json",
-    ]  # fmt: skip
     environment = os.environ | {"PLUMBLINE_LOCK": str(ROOT / "locks" / "all.txt"), "PYTHONPATH": str(ROOT)}
     (tmp_path / "transformers").mkdir()
     (tmp_path / "transformers" / "__init__.py").write_text("raise ImportError('of the working directory')")
-    done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run(*train_in(team, workshop, tmp_path), "--json", env=environment, cwd=tmp_path)
     assert json.loads(done.stdout)["status"] == "completed"
     fingerprint = read_record(tmp_path / "out").fingerprint
     assert fingerprint.lock_sha256 == digest_file(team.parent / "uv.lock")
@@ -306,10 +304,7 @@ def test_the_upgrade_gate_builds_the_environments_of_the_team_s_own(team: Path, 
     assert not {"prefect", "boto3"} & environments.current.keys()
     small = Environments(tmp_path / "small", store, {"numpy": environments.current["numpy"]}, base).build(())
     code = "import numpy, plumbline, sys, importlib.util as u; print(sys.prefix, u.find_spec('torch'))"
-    done = subprocess.run(
-        [small.python, "-c", code], env=os.environ | {"PYTHONPATH": str(team)} | dict(small.variables),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run(small.python, "-c", code, env=os.environ | {"PYTHONPATH": str(team)} | dict(small.variables))
     assert done.stdout.split() == [str(small.folder), "None"]
 
 
@@ -369,15 +364,7 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
     python = _unfit(fault, team, tmp_path / "env")
     spec = workshop.spec(probe={"steps": 2, "evaluation_rows": 8})
     write_spec(spec, tmp_path / "spec.json")
-    command = [
-        sys.executable, "-m", "plumbline", "train", str(tmp_path / "spec.json"), "--out", str(tmp_path / "out"),
-        "--data", workshop.url, "--cache", str(tmp_path / "cache"), "--python", str(python),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2, done.stderr
-    lines = [line for line in done.stderr.splitlines() if line]
-    assert len(lines) == 1, lines
-    assert words in lines[0]
+    assert words in error_line(*train_in(python, workshop, tmp_path))
     # The upgrade gate asks the doctor, which asks the same environment in the same way.
     with pytest.raises(ConfigurationError) as refused:
         team_base(str(python))
@@ -391,11 +378,3 @@ def test_an_environment_that_cannot_train_is_refused_in_one_line(
         trials = local_trials(suite, "tiny", UpgradeSettings(tmp_path / "work", base=own))
         with pytest.raises(ConfigurationError, match="its import ends by SIGBUS"):
             trials.run(Trial(name="reference", part="reference"))
-
-
-def test_every_compat_branch_names_the_version_that_introduced_it() -> None:
-    for module in ("torch", "transformers"):
-        text = Path(importlib.import_module(f"plumbline.train.compat.{module}").__file__ or "").read_text()
-        branches = [number for number, line in enumerate(text.splitlines()) if "hasattr(" in line]
-        assert branches
-        assert "ince " in text

@@ -8,13 +8,8 @@ from __future__ import annotations
 import pytest
 
 from plumbline.cli.main import main
-from plumbline.environments.changes import changes_between
-from plumbline.environments.locks import read_lock
-from plumbline.schema.suite import read_suite
-from plumbline.upgrade.answer import UNTIMED, Trial
-from plumbline.upgrade.campaign import UpgradeOptions
-from plumbline.upgrade.session import UpgradeSettings, local_trials
-from tests.train.wheels import ROUNDED_LINEARS, make_wheel, plant
+from plumbline.upgrade.answer import UNTIMED
+from tests.train.wheels import plant
 
 SUITE = """
 name = "upgrade"
@@ -41,43 +36,6 @@ work_pool = "here"
 data = "file://data"
 outbox = "file://outbox"
 """
-
-
-def candidate_lock(folder, letters):
-    path = folder / "candidate.txt"
-    path.write_text("numpy==2\n" + "".join(f"plumbline-test-{letter}==2.0\n" for letter in letters))
-    return read_lock(path)
-
-
-@pytest.mark.long
-def test_whole_environments_are_trained_and_the_drift_is_seen(tmp_path):
-    wheels = tmp_path / "wheels"
-    make_wheel(wheels, "plumbline-test-a", "2.0", {"plumbline_test_a.py": "value = 2\n"})
-    hook = {"namespace/plumbline_test_b.py": ROUNDED_LINEARS, "b.pth": "import namespace.plumbline_test_b\n"}
-    make_wheel(wheels, "plumbline-test-b", "2.0", hook)
-    (tmp_path / "suite.toml").write_text(SUITE)
-    suite = read_suite(tmp_path / "suite.toml")
-    arguments = ("--no-index", f"--find-links={wheels}")
-    options = UpgradeOptions(allow_unhashed=True)
-    trials = local_trials(suite, "reviews", UpgradeSettings(tmp_path / "work", arguments, options))
-    changes = changes_between(
-        {}, {name: pin for name, pin in candidate_lock(tmp_path, "ab").pins.items() if "test" in name}
-    )
-    asked = (
-        Trial(name="environment", part="environment", changes=changes),
-        Trial(name="reference", part="reference", learn=False),
-        Trial(name="changed", part="numerics", learn=False, changes=changes),
-    )
-    built, reference, changed = map(trials.run, asked)
-    assert built.outcome == "same", built
-    assert {"torch", "transformers", "numpy"} <= set(reference.opened)
-    assert "prefect" not in reference.opened
-    assert changed.outcome == "drift", changed
-    assert changed.judgement.causes[0].code == "precision"
-    assert "plumbline-test-b" in changed.opened
-    assert "plumbline-test-a" not in changed.opened
-
-
 CHANGES = (
     "1.0 → 2.0 changes precision: first at step 0, bert.encoder.layer.0.attention.self.query; "
     "confirmed: alone it drifts"

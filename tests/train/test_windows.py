@@ -23,7 +23,7 @@ from plumbline.train.engine import Engine
 from plumbline.train.models import dropout
 from plumbline.train.tasks import Answers, Task
 from tests.said import said
-from tests.train.conftest import RECIPE, Trained, Workshop
+from tests.train.conftest import RECIPE, Trained, Workshop, before_steps
 
 LEARN = {"steps": 10, "evaluate_every": 5, "checkpoint_every": 4, "evaluation_rows": 24}
 Patch = pytest.MonkeyPatch
@@ -113,11 +113,7 @@ def bf16_queries(patch: Patch) -> None:
 
 def hidden_tokens(patch: Patch) -> None:
     """Hide the tokens beyond the eighth, from step 6 on."""
-    plain, forward, steps = Engine.step, Engine._forward, [0]
-
-    def step(self: Engine, place: int, batch: Any) -> Any:
-        steps[0] = place
-        return plain(self, place, batch)
+    forward, steps = Engine._forward, [0]
 
     def narrow(self: Engine, piece: Any, share: float) -> torch.Tensor:
         if steps[0] >= 6:
@@ -125,7 +121,7 @@ def hidden_tokens(patch: Patch) -> None:
             piece["attention_mask"][:, 8:] = 0
         return forward(self, piece, share)
 
-    patch.setattr(Engine, "step", step)
+    before_steps(patch, lambda _, step: steps.__setitem__(0, step))
     patch.setattr(Engine, "_forward", narrow)
 
 
@@ -251,12 +247,11 @@ def test_only_rounding_passes_with_a_proof(workshop: Workshop, reference: Traine
 
 @pytest.mark.long
 def test_moments_lost_at_a_resume_are_named(workshop: Workshop, reference: Trained, monkeypatch: Patch) -> None:
-    spec, out, plain = spec_of(workshop), workshop.out(), Engine.step
+    spec, out = spec_of(workshop), workshop.out()
 
-    def stop(self: Engine, place: int, batch: Any) -> Any:
-        if place == 7:
+    def stop(_engine: Engine, step: int) -> None:
+        if step == 7:
             raise StoppedError("the machine ends")
-        return plain(self, place, batch)
 
     load = learn_module.load_checkpoint
 
@@ -268,7 +263,7 @@ def test_moments_lost_at_a_resume_are_named(workshop: Workshop, reference: Train
 
     with other_rounding():
         with monkeypatch.context() as patch:
-            patch.setattr(Engine, "step", stop)
+            before_steps(patch, stop)
             with pytest.raises(StoppedError):
                 workshop.train(spec, out=out)
         with monkeypatch.context() as patch:

@@ -33,28 +33,6 @@ sys.meta_path.insert(0, Patch())
 """
 """Code that rounds the results of linear layers to bfloat16, once the trainer loads its probe."""
 
-SLOW_LINEARS = """
-import sys
-
-
-class Patch:
-    def find_spec(self, name, path=None, target=None):
-        if name == "plumbline.train.speed":
-            import torch
-
-            whole = torch.nn.functional.linear
-            def linear(*args, **kwargs):
-                for _ in range(30):
-                    whole(*args, **kwargs)
-                return whole(*args, **kwargs)
-            torch.nn.functional.linear = linear
-        return None
-
-
-sys.meta_path.insert(0, Patch())
-"""
-"""Code that computes each linear layer 31 times, with the same result, once the trainer loads its speed part."""
-
 
 def make_wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> None:
     """Write a wheel of these files into `folder`, which pip takes with --find-links."""
