@@ -28,10 +28,13 @@ from torch.nn import functional
 HERE = Path(__file__).parent
 WIDTH, STEPS = 64, 4
 SIDES: dict[str, dict[str, Any]] = {
-    "reference": {}, "other kernel": {"kernel": "eager"}, "tanh-GELU": {"approximate": "tanh"}, "rate": {"rate": 1e-3},
+    "reference": {}, "other-kernel": {"kernel": "eager"}, "tanh-GELU": {"approximate": "tanh"}, "rate": {"rate": 1e-3},
     "honest": {"kernel": "eager"},
 }  # fmt: skip
-"""By name, what differs from the reference; the honest one runs on another instruction set, too."""
+"""By name, what differs from the reference; the honest one runs on another instruction set, too.
+
+msProbe refuses a path with a space.
+"""
 MACHINES = {"avx512": [*SIDES][:-1], "avx2": ["honest"]}
 """Instruction set of torch's kernels, by which a process begins."""
 
