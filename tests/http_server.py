@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler, ABC):
     """Handler of requests of any method, which logs nothing and keeps connections."""
 
     protocol_version = "HTTP/1.1"
 
+    @abstractmethod
     def answer(self) -> None:
         """Answer a request."""
-        raise NotImplementedError
 
     def _do(self) -> None:
         self.answer()
