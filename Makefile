@@ -17,7 +17,7 @@ SUITE ?= deployments/suites/local.toml
 CODE := plumbline flows tasks tests bench drills infra/docs infra/check infra/release
 # Bytecode is kept even where the machine says not to: without it every process compiles torch and Prefect anew.
 export PYTHONDONTWRITEBYTECODE :=
-# The longest rounds first. They wait most of their time, and tests/conftest.py spreads them over the other files.
+# The rounds begin first, as they wait most of their time for servers and children, and the longest of each folder.
 LEADING := tests/e2e/test_one_stack.py $(patsubst %,tests/flows/test_%.py,one_road upgrade wrong_answers several_apis regression deploy)
 TESTS := $(LEADING) $(filter-out $(LEADING),$(wildcard tests/e2e/test_*.py tests/flows/test_*.py)) tests/faults tests/train \
 	$(filter-out tests/e2e tests/flows tests/faults tests/train,$(filter-out tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))

@@ -113,10 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the cases behind the first of a test long; deselect and count tests that need something missing.
-
-    Several processes get the files in an order in which some wait while others compute.
-    """
+    """Mark the cases behind the first of a test long; deselect and count tests that need something missing."""
     cases: Counter[str] = Counter()
     for item in items:
         if first := item.get_closest_marker("first"):
@@ -131,20 +128,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             not_run[description] = len(lacking)
             config.hook.pytest_deselected(items=lacking)
             items[:] = [item for item in items if item not in lacking]
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items[:] = _spread(items)
-
-
-def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Spread the files of rounds, which wait, over the first two thirds of those that compute."""
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    rounds = [path for path in files if path.parent.name in ("e2e", "flows")]
-    others = [path for path in files if path not in rounds]
-    places = {path: 2 / 3 * place / len(rounds) for place, path in enumerate(rounds)}
-    places |= {path: (place + 1) / len(others) for place, path in enumerate(others)}
-    return [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
 
 
 def _fixtures(item: pytest.Item) -> list[str]:
