@@ -148,7 +148,8 @@ def test_a_store(copy: Copy, tmp_path: Path) -> None:
         "_OPENERS = {",
         '    "sqlite": lambda fixture, _: iter([open_store(f"sqlite://{fixture(\'tmp_path\')}/store.db")]),',
     )
-    out = copy.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_stores.py", "-k", "sqlite")
+    inner = ("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}")
+    out = copy.python(*inner, "tests/contract/test_stores.py", "-k", "sqlite")
     assert re.search(r"^\d\d passed, \d+ deselected", out, re.MULTILINE)
     # As a user: a conformance test of the store at its URL.
     out = copy.python("-m", "plumbline", "doctor", "--store", f"sqlite://{tmp_path}/mine.db", "--json")

@@ -92,7 +92,10 @@ def run(project: Path, *options: str, code: int, **variables: str) -> str:
     """Run the project's tests from another folder; return what pytest prints, and check its exit code."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PLUMBLINE_"))}
     own |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "COLUMNS": "300", **variables}
-    command = [sys.executable, "-m", "pytest", "-p", "plumbline.cli.pytest_plugin", f"--rootdir={project}"]
+    command = [
+        sys.executable, "-m", "pytest", "-p", "plumbline.cli.pytest_plugin", f"--rootdir={project}",
+        f"--basetemp={project.parent / 'temporary'}",  # pytest's own removes the folders of earlier runs of all tests
+    ]  # fmt: skip
     done = subprocess.run(
         [*command, *options, str(project / "model")], cwd=project.parent, env=own, capture_output=True, text=True,
         timeout=600, check=False,
