@@ -11,6 +11,7 @@ from tests.kept_results import kept
 from tests.said import said
 
 from .made_records import checked, named, old
+from .made_speed import record, speed
 
 judge_round = kept(judge_round)
 
@@ -46,9 +47,12 @@ def test_of_three_the_odd_one_out_is_named_and_a_reference_only_by_a_baseline() 
 
 
 def test_a_platforms_own_gates_hold_for_it() -> None:
-    records = {"a": named("a"), "b": named("b")}
-    result = judge_round(records, "a", {}, Gates(), platform_gates={"b": Gates(throughput_drop=0.5)})
-    assert result["b"].verdict == "pass"
+    """Two platforms are 10% slower than their own baselines, and the gate of one allows 20%."""
+    tonight = {name: record(speed(0.1), name) for name in ("a", "b")}
+    fast = {name: record(speed(), name) for name in tonight}
+    baselines = {name: LoadedRecord(r.record.replace(record_id="old"), r.folder, r.arrays) for name, r in fast.items()}
+    result = judge_round(tonight, "a", baselines, Gates(), platform_gates={"b": Gates(throughput_drop=0.2)})
+    assert [result[name].verdict for name in ("a", "b")] == ["inconclusive", "pass"]
 
 
 OFF = {"gradient_factor": 1.25}
