@@ -8,6 +8,7 @@ import sys
 import venv
 from pathlib import Path
 
+from tests.commands import run
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.oldest_pip import pip_environment
 
@@ -27,19 +28,16 @@ def build_wheel(folder: Path) -> Path:
             else {"symlinks": True, "ignore": shutil.ignore_patterns("node_modules", "__pycache__")}
         )
         copy(ROOT / name, folder / "source" / name, **ignored)
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    build = [
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--wheel-dir",
-        str(folder),
-        str(folder / "source"),
-    ]
-    subprocess.run([*pip, *build], env=pip_environment(), check=True, timeout=120, capture_output=True)
-    (built,) = folder.glob("*.whl")
+    built = wheel_of(folder / "source", folder)
     shutil.rmtree(folder / "source")
+    return built
+
+
+def wheel_of(source: Path, folder: Path) -> Path:
+    """Return the wheel that this environment builds of a source tree, written to `folder`."""
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
+    run(sys.executable, "-m", "pip", "--quiet", "wheel", *options, source, env=pip_environment())
+    (built,) = folder.glob("*.whl")
     return built
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.own_wheel import wheel_of
 from tests.unit.infra.pins import pins
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,10 +55,25 @@ def test_dockerfiles_copy_what_exists_and_run_as_nobody_in_particular(name):
     assert all("-r locks/" in rest or "--no-deps" in rest for rest in installs)
     # The package is built by the locked setuptools: the trainer's lock has it, for torch; the controller's has not.
     pinned = f"setuptools=={pins('all')['setuptools']}"
+    assert pinned in (INFRA / "release" / "setuptools.txt").read_text()
     assert any(pinned in rest for rest in installs) or "setuptools" in pins(
         "trainer-cuda" if name == "worker" else name
     )
     assert "pip install setuptools " not in " ".join(installs)
+
+
+@pytest.mark.first(1)
+@pytest.mark.parametrize("name", ["worker", "controller"])
+def test_the_package_is_built_of_what_an_image_copies(name, tmp_path):
+    source = tmp_path / "source"
+    for *names, target in [rest.split() for word, rest in instructions(INFRA / name / "Dockerfile") if word == "COPY"]:
+        for path in (ROOT / name for name in names):
+            if path.is_dir():
+                shutil.copytree(path, source / target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                (source / target).mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, source / target)
+    assert wheel_of(source, tmp_path).is_file()
 
 
 def test_the_worker_s_image_finds_the_driver_and_refuses_an_old_one():
