@@ -133,9 +133,17 @@ drill: $(INSTALLED) $(AZURITE)
 	$(BIN)/python -m drills.alerts
 
 # Wheel, sdist, SBOM and SHA256SUMS of a tag in dist/, the same bytes from every clone. TAG: the checked out commit's;
-# REPOSITORY: the address that the index shows, of the remote `origin` unless given.
-release: $(INSTALLED)
-	$(BIN)/python infra/release $(TAG) $(addprefix --repository ,$(REPOSITORY)) $(addprefix --out ,$(OUT))
+# REPOSITORY: the address that the index shows, of the remote `origin` unless given. No package but the build's own, by its
+# hash, has a part in it: `locks/all.txt` has no hashes.
+RELEASE_TOOL := .venv/release-tool
+release: $(RELEASE_TOOL)/.installed
+	$(RELEASE_TOOL)/bin/python infra/release $(TAG) $(addprefix --repository ,$(REPOSITORY)) $(addprefix --out ,$(OUT))
+
+$(RELEASE_TOOL)/.installed: infra/release/setuptools.txt
+	rm -rf $(RELEASE_TOOL)
+	$(PYTHON) -m venv $(RELEASE_TOOL)
+	$(RELEASE_TOOL)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement $<
+	touch $@
 
 lock: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-tools==7.6.2 uv==0.13.9

@@ -117,7 +117,7 @@ def with_urls(project: str, repository: str, tag: str) -> str:
 
 
 def build(tree: Path, out: Path, epoch: int) -> None:
-    """Build the sdist and the wheel by this environment's setuptools, which the lock pins."""
+    """Build the sdist and the wheel by this environment's setuptools, which `setuptools.txt` pins by its hash."""
     environment = {
         **os.environ,
         "SOURCE_DATE_EPOCH": str(epoch),

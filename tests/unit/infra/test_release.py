@@ -20,7 +20,7 @@ from drills.newcomer import clone_of_the_repository
 from tests.unit.infra.documented_commands import ROOT
 from tests.unit.infra.pins import pins
 
-pytestmark = [pytest.mark.long, pytest.mark.git]
+pytestmark = [pytest.mark.long, pytest.mark.git, pytest.mark.index]
 
 ADDRESS = "https://git.example.com/team/plumbline"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
@@ -29,12 +29,12 @@ PAGE = re.compile(r"(?<![\w/])docs/[\w/-]+\.md")
 
 
 def clone(folder: Path) -> Path:
-    """Return a clone of the checked out commit, with the tag, and with this environment in place of a new one."""
+    """Return a clone of the checked out commit, with the tag, and with this environment's build tool."""
     cloned = clone_of_the_repository(folder)
     subprocess.run(["git", "-C", str(cloned), "tag", TAG], check=True)
     (cloned / ".venv").symlink_to(Path(sys.executable).parents[1])
-    for name in ("locks/all.txt", "pyproject.toml"):
-        os.utime(cloned / name, (0, 0))  # older than the environment, which `make` would build again
+    # Older than the environment of the build, which `make` makes for the first clone alone.
+    os.utime(cloned / "infra/release/setuptools.txt", (0, 0))
     return cloned
 
 
