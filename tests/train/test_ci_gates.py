@@ -27,8 +27,17 @@ pytestmark = [pytest.mark.long, pytest.mark.git]
 ROOT = Path(__file__).resolve().parents[2]
 CI = ROOT / "deployments" / "ci"
 EXPRESSION = re.compile(r"\$\{\{ *([^}]+?) *\}\}")
-GH = '#!/bin/sh\nprintf "%s\\n" "$@" > "$RUNNER_TEMP/gh.txt"; cat "$7" > "$RUNNER_TEMP/posted.md"\n'
-"""Stands for GitHub's program: keeps the comment that it would post."""
+GH = """#!/bin/sh
+[ "$PULL_REQUEST" = 7 ] || exit 1
+for last; do :; done
+posted="$RUNNER_TEMP/posted.md"
+case "$*" in
+  *--paginate*) [ ! -f "$posted" ] || [ "$(head -n 1 "$posted")" != "$MARK" ] || echo 4711 ;;
+  *comments/4711*) cp "${last#body=@}" "$posted"; echo >> "$RUNNER_TEMP/written_anew" ;;
+  *) cp "$last" "$posted" ;;
+esac
+"""
+"""Stands for GitHub's program: keeps the comment that it would post, and finds it again by its first line."""
 NOWHERE = "--pip=--index-url=http://127.0.0.1:9/simple --pip=--retries=0"
 
 
@@ -104,13 +113,14 @@ class Action:
 
     SHELL = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 
-    def __init__(self, team: Team, **inputs: str) -> None:
+    def __init__(self, team: Team, number: str = "7", **inputs: str) -> None:
         content = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
         given = {name: about["default"] for name, about in content["inputs"].items()}
         assert inputs.keys() <= given.keys()
         self.team, self.outputs, self.log = team, {}, ""
         self.values = {f"inputs.{name}": text for name, text in {**given, **inputs}.items()}
-        self.values |= {"github.token": "token", "github.event.pull_request.number": "7"}
+        about = {"github.token": "token", "github.repository": "team/model", "github.event.pull_request.number": number}
+        self.values |= about
         self.temp = team.folder / "temp"
         for name in ("output", "summary"):
             (self.temp / name).write_text("", "utf-8")
@@ -186,8 +196,21 @@ def test_the_action_judges_a_series(team: Team, outcome: str) -> None:
     assert done.code == code, done.log
     assert words in done.comment
     if outcome == "inconclusive":
-        warned = Action(team, series="speed.csv", inconclusive="warn", plumbline=str(team.wheel))
+        again = {"series": "speed.csv", "inconclusive": "warn", "comment": "true", "plumbline": str(team.wheel)}
+        warned = Action(team, **again)
         assert (warned.code, "::warning title=Plumbline::inconclusive" in warned.log) == (0, True), warned.log
+        assert (team.folder / "temp" / "written_anew").is_file()
+        # A fork's token may not write, and a push has no pull request: the verdict stands without a comment.
+        without = Action(team, number="", **again)
+        assert (without.code, "::warning title=Plumbline::no comment" in without.log) == (0, True), without.log
+
+
+def test_the_action_takes_arguments_line_by_line_and_refuses_to_judge_two_things_in_one_step(team: Team) -> None:
+    (team.repository / "speed.csv").write_bytes((ROOT / "examples" / "speed.csv").read_bytes())
+    done = Action(team, series="speed.csv", arguments="--last\nnone\n", plumbline=str(team.wheel))
+    assert (done.code, "--last" in done.log) == (2, True), done.log
+    both = Action(team, series="speed.csv", candidate="requirements.txt", plumbline=str(team.wheel))
+    assert (both.code, "a step judges one of them" in both.log) == (2, True), both.log
 
 
 def test_the_action_ends_with_one_line_for_a_lock_that_is_not_there(team: Team) -> None:
@@ -203,11 +226,16 @@ def gitlab() -> tuple[str, dict[str, str]]:
 
 
 def jenkins() -> tuple[str, dict[str, str]]:
-    """Return the shell steps of the Jenkinsfile, each a shell of its own, and its variables."""
+    """Return the shell steps of the Jenkinsfile, each a shell of its own, and its variables.
+
+    The first one decides whether the gate runs: where the lock is the target branch's, it ends with 0, and the gate is
+    left out.
+    """
     text = (CI / "Jenkinsfile").read_text("utf-8")
-    scripts = re.findall(r"'''(.*?)'''", text, re.DOTALL)
-    assert len(scripts) == text.count("sh '''") + text.count("script: '''")
+    when, *scripts = re.findall(r"'''(.*?)'''", text, re.DOTALL)
+    assert len(scripts) + 1 == text.count("sh '''") + text.count("script: '''")
     variables = dict(re.findall(r"^ +([A-Z_]+) = '([^']*)'", text, re.MULTILINE))
+    scripts.insert(0, f"if sh -c '{when}'; then echo \"left out\"; fi")
     return "\n".join(f"(set -e\n{script}\n) || exit $?" for script in scripts), variables
 
 
@@ -234,5 +262,6 @@ def test_a_template_s_script_ends_with_the_gate_s_exit_code(team: Team, ci: Any,
     }  # fmt: skip
     done = team.script(script, ("bash", "-eo", "pipefail"), **values)
     assert done.returncode == code, done.stdout + done.stderr
+    assert ("left out" in done.stdout) == (ci is jenkins and outcome == "equal")
     assert words in json.dumps(json.loads((team.repository / "upgrade.json").read_text("utf-8")), ensure_ascii=False)
     assert (team.repository / "junit.xml").is_file() == (code == 0)  # without a verdict, there is no case

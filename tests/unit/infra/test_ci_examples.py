@@ -50,6 +50,9 @@ def test_workflows_pin_their_actions_and_ask_for_few_permissions(path):
         assert job["timeout-minutes"] <= 300
     checkouts = [step for step in steps_of(path) if step.get("uses", "").startswith("actions/checkout@")]
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+    # GitHub's default shell has no pipefail, and a pipe would hide a failure.
+    piped = [step["run"] for step in steps_of(path) if re.search(r"[^|]\|[^|]", step.get("run", ""))]
+    assert not piped or content["defaults"]["run"]["shell"] == "bash"
     # Expressions are text before they are shell: a branch's name must not become a command.
     assert not [step["run"] for step in steps_of(path) if "${{" in step.get("run", "")]
 
@@ -68,7 +71,7 @@ def test_the_ci_examples_call_the_commands_as_they_are(name):
     where = re.search(r"WHERE: (\S+)", (CI / name).read_text())[1]
     for script in (script.replace("$WHERE", where) for script in scripts(name)):
         assert subprocess.run(["sh", "-n"], input=script, text=True, timeout=20, check=False).returncode == 0
-        lines = script.replace("\\\n", " ").splitlines()
+        lines = [line.removeprefix("exec ") for line in script.replace("\\\n", " ").splitlines()]
         calls += [re.split(r" (?:>|\|\|) ", line)[0] for line in lines if line.startswith("plumbline ")]
     parsed = [build_parser(modules).parse_args(shlex.split(call)[1:]) for call in calls]
     (gate,) = [args for args in parsed if hasattr(args, "candidate")]
@@ -83,6 +86,23 @@ def test_the_ci_examples_call_the_commands_as_they_are(name):
     assert installs == ['--no-deps "$PLUMBLINE"', '--require-hashes -r "$locks/controller.txt"']
 
 
+def test_the_ci_examples_fail_for_a_fork():
+    """A job that is left out counts as passed, on GitHub, and where it is the only one that is left out, on GitLab."""
+    job = yaml.safe_load((CI / "github-actions.yml").read_text())["jobs"]["upgrade"]
+    first = job["steps"][0]
+    assert "if" not in job
+    assert first["if"] == "github.event.pull_request.head.repo.full_name != github.repository"
+    script = yaml.safe_load((CI / "gitlab-ci.yml").read_text())["plumbline-upgrade"]["script"][0]
+    projects = {"CI_MERGE_REQUEST_SOURCE_PROJECT_ID": "8", "CI_PROJECT_ID": "7"}
+    for text, environment, code in (
+        (first["run"], {}, 3),
+        (script, projects, 3),
+        (script, {**projects, "CI_PROJECT_ID": "8"}, 0),
+    ):
+        done = subprocess.run(["sh", "-ec", text], env=environment, capture_output=True, timeout=20, check=False)
+        assert (done.returncode, b"not judged" in done.stdout) == (code, code == 3)
+
+
 def test_the_ci_examples_hand_the_pull_request_s_lock_to_the_gate():
     job = yaml.safe_load((CI / "github-actions.yml").read_text())["jobs"]["upgrade"]
     trusted, candidate = [step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
@@ -92,7 +112,6 @@ def test_the_ci_examples_hand_the_pull_request_s_lock_to_the_gate():
         "requirements.txt",
         False,
     )
-    assert "head.repo.full_name == github.repository" in job["if"]
     lines = yaml.safe_load((CI / "gitlab-ci.yml").read_text())["plumbline-upgrade"]["script"]
     order = [
         next(n for n, line in enumerate(lines) if line.startswith(word)) for word in ("cp ", "git checkout", "pip")
