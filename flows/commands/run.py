@@ -26,13 +26,21 @@ from plumbline.local.stack import Stack, is_local
 from plumbline.night.rounds import check_round_id, new_round_id
 from plumbline.report.sentences import spoken
 from plumbline.report.terminal import verdict_table
-from plumbline.schema.errors import ExitCode, InconclusiveError, UnavailableError
+from plumbline.schema.errors import (
+    ConfigurationError,
+    ExitCode,
+    InvalidInputError,
+    PlumblineError,
+    UnavailableError,
+)
 from plumbline.schema.extras import require_all, resource
 from plumbline.schema.suite import Suite, read_suite
 from plumbline.schema.verdict import RoundVerdict
 
 _CANCEL_SECONDS, _END_SECONDS = 90.0, 15.0
 _TICK_SECONDS = 0.2
+_ERRORS: dict[int, type[PlumblineError]] = {ExitCode.USAGE: ConfigurationError, ExitCode.INVALID: InvalidInputError}
+"""By exit code, the error of a command that failed; of each other code it is `UnavailableError`."""
 
 
 def register(subparsers: Any) -> None:
@@ -112,8 +120,8 @@ def _command(stack: Stack, name: str, options: list[str], display: Display) -> N
     display.phase(name)
     child = stack.start_command(name, options, log=name)
     if code := _follow(stack, child):
-        kind = UnavailableError if code == ExitCode.INCONCLUSIVE else InconclusiveError
-        raise kind(child.last_lines(1).removeprefix("plumbline: "), where=name, hint=f"see {child.log}")
+        error = _ERRORS.get(code, UnavailableError)
+        raise error(child.last_lines(1).removeprefix("plumbline: "), where=name, hint=f"see {child.log}")
 
 
 def _follow(stack: Stack, child: Child) -> int:

@@ -1,4 +1,4 @@
-"""Ctrl-C during a round ends everything."""
+"""What ends `plumbline run` before its verdict: Ctrl-C, and a suite that `deploy` refuses."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def test_ctrl_c_stops_everything(folder, start):
     assert json.loads(out)["error"]["message"] == "interrupted"
     assert "interrupted" in "".join(running.lines)
     assert_nothing_left(folder)
+
+
+def test_a_suite_that_deploy_refuses_is_a_wrong_configuration(folder, start):
+    alert = '[[alerts]]\nblock = "apprise-url/ml"\non = ["drift"]\naddress_from = "NOT_SET"\n\n[gates]'
+    suite = shipped("local", folder, {"[gates]": alert})
+    code, out = start(suite).end()
+    assert code == 2
+    assert json.loads(out)["error"]["where"] == "deploy"
