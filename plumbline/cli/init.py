@@ -175,7 +175,10 @@ def _ask(args: argparse.Namespace) -> None:
     for question in _QUESTIONS:
         if getattr(args, question.option) or (question.option in ("store", "cron", "alert") and not args.platforms):
             continue
-        answer = input(f"{question.text}: ").strip()
+        try:
+            answer = input(f"{question.text}: ").strip()
+        except EOFError:  # Ctrl-D
+            return
         setattr(args, question.option, answer.split() if question.is_list else answer)
 
 

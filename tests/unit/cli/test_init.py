@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -24,6 +25,7 @@ from plumbline.schema.errors import ExitCode
 from plumbline.schema.json_schema import suite_schema
 from plumbline.schema.suite import read_suite
 from plumbline.schema.verdict import CauseCode, Outcome
+from tests.commands import run_plumbline
 
 SUITES = Path(__file__).resolve().parents[3] / "deployments/suites"
 REAL = (
@@ -211,6 +213,15 @@ def test_each_file_of_a_folder_is_opened(folder: Path, capsys: pytest.CaptureFix
     assert "c.csv: text: the column of the text is ambiguous" in capsys.readouterr().err
     (folder / "rows" / "c.csv").unlink()
     assert main(["init", "--data", "rows"]) == 0
+
+
+def test_ctrl_d_keeps_the_defaults_of_all_further_questions(folder: Path) -> None:
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, b"\x04")
+    run_plumbline("init", stdin=terminal, cwd=folder)
+    os.close(terminal)
+    os.close(keyboard)
+    assert is_local(read_suite(folder / "suite.toml"))
 
 
 def test_a_store_s_rows_a_hub_s_model_and_a_team_s_own_recipient_are_not_asked_for() -> None:
