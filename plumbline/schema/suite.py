@@ -58,8 +58,8 @@ class Workload(Model):
     """What the model learns."""
     model: str
     """By layers and width `tiny` (2, 128), `mini` (4, 256), `small` (4, 512), `medium` (8, 512), `base` (12, 768),
-    `large` (24, 1024); the folder of a checkpoint in the Hugging Face format (BERT, DistilBERT, RoBERTa, ModernBERT);
-    or a Hub model `NAME@REVISION`."""
+    `large` (24, 1024); the folder of a checkpoint in the Hugging Face format (BERT, DistilBERT, RoBERTa or ModernBERT;
+    with `causal-lm` GPT-2, also for the named sizes); or a Hub model `NAME@REVISION`."""
     data: Name
     """The dataset, published under every platform's data URL."""
     seed: int = Field(ge=0, lt=2**63)
