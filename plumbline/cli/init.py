@@ -253,7 +253,7 @@ def _next_commands(suite: NewSuite, file: Path) -> list[str]:
     address = [f"export {variable}=ADDRESS"] if variable else []
     if suite.is_here:
         serve = [f"plumbline store site {name} --serve"] if suite.report_url else []
-        return [*address, *serve, f"plumbline run {name}", f"plumbline baseline accept {name}"]
+        return [*address, f"plumbline run {name}", *serve, f"plumbline baseline accept {name}"]
     return [
         *address,
         f"plumbline run {name} --local",

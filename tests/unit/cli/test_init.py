@@ -51,6 +51,16 @@ def test_without_options_two_platforms_of_this_machine_train(folder: Path, capsy
     assert "plumbline run suite.toml" in capsys.readouterr().out
 
 
+def test_the_pages_are_served_behind_the_first_round(capsys: pytest.CaptureFixture[str]) -> None:
+    """Before it `plumbline store site` refuses the store, whose folder does not exist."""
+    options = ["--alert", "apprise-url/me=ADDRESS", "--report-url", "http://127.0.0.1:8765/reports"]
+    assert main(["init", *options, "--json"]) == 0
+    _, *commands = json.loads(capsys.readouterr().out)["next"]
+    assert [command.split()[1] for command in commands] == ["run", "store", "baseline"]
+    typed = (SUITES.parents[1] / "README.md").read_text(encoding="utf-8").partition("\nplumbline init --data ")[2]
+    assert sorted(commands, key=typed.index) == commands
+
+
 def test_real_platforms_have_their_buckets_gpus_schedule_and_alert(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
