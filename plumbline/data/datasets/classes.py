@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from plumbline.data.datasets.receipts import Reading
-from plumbline.data.datasets.rows import MAX_LABEL, RawRow, Row
+from plumbline.data.datasets.rows import LABEL_HINT, MAX_LABEL, RawRow, Row
 from plumbline.schema.delimited import Place
 from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.escape import first_of
@@ -23,6 +23,7 @@ _CODE = re.compile(r"0[0-9]+")
 _MISSING = {"nan", "-nan", "null", "(null)", "none", "nil", "n/a", "#n/a", "na", "<na>", "nat", "?", "\\n"}
 """Texts of missing values, in lower case; databases export NULL as `\\N`."""
 _BOOLEANS = ("false", "true")
+_LIST_HINT = "list the classes with --labels, in a suite labels = [...]"
 _LEAST_ROWS_A_CLASS = 2
 _MOST_NAMED = 6
 _MOST_LISTED = 12
@@ -56,7 +57,7 @@ class LabelIndex:
             return known
         if len(self._numbers) > MAX_LABEL:
             text = f"more than {MAX_LABEL + 1:,} different labels"
-            raise InvalidInputError(text, where=str(place), hint="name the column of the classes with --label-column")
+            raise InvalidInputError(text, where=str(place), hint=LABEL_HINT)
         self._places[label] = place
         return self._numbers.setdefault(label, len(self._numbers))
 
@@ -104,17 +105,17 @@ def _numbered(labels: Sequence[str], places: Mapping[str, str], where: str) -> t
     if texts:
         number = next(label for label in labels if _NUMBER.fullmatch(label))
         text = f"the labels mix numbers ({number}) and words ({texts[0]!r})"
-        raise InvalidInputError(text, where=places[texts[0]], hint="list the classes with --labels")
+        raise InvalidInputError(text, where=places[texts[0]], hint=_LIST_HINT)
     fractions = [label for label in labels if not _WHOLE.fullmatch(label)]
     if fractions:
         text = f"the label {fractions[0]} is not a class: only classification is supported, not regression"
-        raise InvalidInputError(text, where=places[fractions[0]], hint="list the classes with --labels")
+        raise InvalidInputError(text, where=places[fractions[0]], hint=_LIST_HINT)
     numbers = sorted(map(int, labels))
     if numbers != list(range(len(numbers))):
         shown = first_of(numbers, _MOST_NAMED)
         listed = ",".join(map(str, numbers)) if len(numbers) <= _MOST_NAMED else "1..5"
-        hint = f"-1 often marks a hidden label; or list the classes: --labels={listed}"
-        hint = hint if numbers[0] == -1 else f"if each number is a class: --labels {listed}"
+        hint = "-1 often marks a hidden label; or list the classes" if numbers[0] == -1 else "if each number is a class"
+        hint = f"{hint}: --labels={listed}, in a suite labels = [{shown}]"
         text = f"the labels are the numbers {shown}, not the classes 0 to n - 1"
         raise InvalidInputError(text, where=where, key="labels", hint=hint)
     return tuple(map(str, numbers))
@@ -128,17 +129,17 @@ def _check_alike(labels: Sequence[str], places: Mapping[str, str]) -> None:
         other = folded.setdefault(str(int(plain)) if _WHOLE.fullmatch(plain) else plain, label)
         if other != label:
             text = f"the labels {other!r} and {label!r} differ only in case, spaces, width or leading zeros"
-            raise InvalidInputError(text, where=places[label], hint="spell them alike, or list both with --labels")
+            raise InvalidInputError(text, where=places[label], hint=f"spell them alike, or {_LIST_HINT}")
 
 
 def _check_names(labels: Sequence[str], places: Mapping[str, str], where: str, num_rows: int) -> None:
     for label in labels:
         if label.casefold() in _MISSING:
-            hint = "leave the row out, or list the classes with --labels if it is one"
+            hint = f"leave the row out; if the label is a class, {_LIST_HINT}"
             raise InvalidInputError(f"the label {label!r} looks like a missing value", where=places[label], hint=hint)
     if num_rows < _LEAST_ROWS_A_CLASS * len(labels):
         text = f"{len(labels):,} different labels in {num_rows:,} rows: the column does not contain classes"
-        raise InvalidInputError(text, where=where, key="label", hint="name the right one with --label-column")
+        raise InvalidInputError(text, where=where, key="label", hint=LABEL_HINT)
 
 
 def class_notes(classes: Sequence[ClassRows]) -> tuple[str, ...]:

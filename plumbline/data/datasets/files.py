@@ -266,7 +266,7 @@ def _split(files: dict[str, SourceFile], name: str) -> tuple[tuple[SourceFile, .
         text = "names splits, and none of them is for training"
         if "" in splits:
             text = f"names splits, and {splits[''][0]!r} belongs to none of them"
-        hint = "choose files with a glob, and evaluation files with --evaluation"
+        hint = "choose files with a glob, and evaluation files with --evaluation, in a suite evaluation_path"
         raise ConfigurationError(text, where=name, key="path", hint=hint)
     chosen = "validation" if "validation" in splits else "test"
     return tuple(files[key] for key in splits["train"]), tuple(files[key] for key in splits[chosen])

@@ -27,6 +27,7 @@ _PAIRS = (
 _LABELS = ("label", "labels", "class", "target", "category", "sentiment", "polarity", "intent", "stars", "rating")
 _MOST_LISTED = 12
 _TEXT_HINT = "name the columns with --text-column and --label-column, in a suite text_column and label_column"
+LABEL_HINT = "name the column of the classes with --label-column, in a suite label_column"
 _HEADER_HINT = (
     "; a file without a header line is read with --no-header, in a suite header = false, and numbers as names"
 )
@@ -208,7 +209,7 @@ def label_name(label: Any, where: str, key: str) -> str:
         hint = "a row has one label: a string, a boolean or a number"
         raise InvalidInputError(f"the label is a {type(label).__name__}", where=where, key=key, hint=hint)
     if len(label) > _LONGEST_LABEL or not label.isprintable():
-        hint = f"a class name has at most {_LONGEST_LABEL} printable characters; name the column with --label-column"
+        hint = f"a class name has at most {_LONGEST_LABEL} printable characters; {LABEL_HINT}"
         raise InvalidInputError(f"the label {label[:40]!r} is not a class name", where=where, key=key, hint=hint)
     return label
 

@@ -237,7 +237,7 @@ FILES = (
     ),
     Case("no-rows", {"a.csv": b"", "b.csv": b"text,label\n"}, refused="has 0 rows, fewer than 10"),
     Case("no-header.jsonl", lines(ROWS), {"header": False}, refused="header: is set to no header"),
-    Case("stars.csv", delimited(STARS), refused="the labels are the numbers 1, 2, 3, 4, 5, not the classes 0 to n - 1"),
+    Case("stars.csv", delimited(STARS), refused="a class: --labels=1,2,3,4,5, in a suite labels = [1, 2, 3, 4, 5])"),
     Case("scores.csv", delimited([(text, i / 4) for i, (text, _) in enumerate(ROWS)]), refused="not regression"),
     Case("latin-1.csv", delimited([("Grüße", "a"), *PLAIN], encoding="latin-1"), refused="line 2: not CSV in UTF-8"),
     Case("no-header.csv", delimited(PLAIN, header=None), refused="the column of the label is ambiguous"),

@@ -61,7 +61,7 @@ DATA: dict[str, tuple[FILES, int | str]] = {
     "a partition of a Delta table": ({"in/a.csv": A, "_delta_log/0.json": "{}"}, "deleted rows"),
     "a Hudi table": ({"in/a.csv": A, "in/.hoodie/hoodie.properties": "x"}, "deleted rows"),
     "the data of an Iceberg table": ({"in/a.csv": A, "metadata/0.metadata.json": "{}"}, "deleted rows"),
-    "a test set beside the rows": ({"in/reviews.csv": A, "in/reviews_testset.csv": B}, "'reviews.csv' belongs to none"),
+    "a test set beside the rows": ({"in/reviews.csv": A, "in/reviews_testset.csv": B}, ", in a suite evaluation_path)"),
     "a document of two lists": (
         {"in/a.json": json.dumps({"data": [{"text": "a", "label": 0}] * 20, "test": [{"text": "b", "label": 1}] * 9})},
         "in/a.json: test: is beside `data` and would be left out",
