@@ -249,11 +249,12 @@ def test_a_pass_and_no_budget_are_no_tests(reference: LoadedRecord) -> None:
         assert next_request(begin(reference, candidate, judgement.replace(verdict=verdict), 8)) is None
 
 
-def test_rounding_of_explained_kernels_is_tested_in_fp64_with_a_second_fault() -> None:
+def test_rounding_of_explained_kernels_is_no_cause_beside_a_second_fault() -> None:
     reference = make_record()
     plan = replace(plan_of(FAULTS["kernel"], FAULTS["evaluation"]), fingerprint=other_kernel())
-    state, _ = run(reference, plan, curing(FAULTS["kernel"], FAULTS["evaluation"]))
+    state, asked = run(reference, plan, curing(FAULTS["kernel"], FAULTS["evaluation"]))
     assert named(state) == {"evaluation": "confirmed"}
+    assert not any(request.experiment.precision for request in asked)
 
 
 def test_a_first_cause_that_stays_leaves_the_second_untested(reference: LoadedRecord) -> None:
