@@ -37,19 +37,11 @@ def suspected(code: str, **more: Any) -> Suspicion:
     return Suspicion(code, "a reason", **more)  # type: ignore[arg-type]
 
 
-def listed(way: Intervention) -> dict[str, Any]:
-    """Return all fields, with the rungs in order."""
-    fields = {field.name: getattr(way, field.name) for field in dataclasses.fields(way)}
-    return fields | {"rungs": sorted(way.rungs)}
-
-
 def ways_of(reference: LoadedRecord, found: Mismatch, trained: frozenset[str] = TRAINED) -> tuple[Intervention, ...]:
-    ways = interventions(found, found.suspicions[0], reference, trained)
-    [listed(way) for way in ways]
-    return ways
+    return interventions(found, found.suspicions[0], reference, trained)
 
 
-@pytest.mark.parametrize("rung", sorted(_CODES))
+@pytest.mark.parametrize("rung", sorted(set(_CODES) - {"forward"}))
 def test_an_experiment_ends_two_steps_after_the_difference_and_never_after_the_probe(
     reference: LoadedRecord, rung: str
 ) -> None:
@@ -57,7 +49,7 @@ def test_an_experiment_ends_two_steps_after_the_difference_and_never_after_the_p
     for step in (0, 1, 3, 4, STEPS + 3, None):
         for way in ways_of(reference, mismatch(rung, step, names=("labels", "input_ids"))):
             first = step or 0
-            if way.method == "replay" and not way.kind:
+            if way.method == "replay":
                 assert way.steps == (STEPS if rung in whole else min(first + 3, STEPS))
             assert all((replay.step or 0) < way.steps for replay in way.replays if first < STEPS)
             assert {capture.stage for capture in way.captures} <= {replay.stage for replay in way.replays}
@@ -177,7 +169,6 @@ def test_outputs_are_imposed_at_one_step_or_up_to_a_step() -> None:
     assert [(replay.stage, replay.step) for replay in several.replays] == [
         (rung, step) for step in (3, 4, 5) for rung in ("forward", "gradient")
     ]
-    [listed(way) for way in (single, several, forward_of((), 2, "Norm"))]
 
 
 def _imposing(**more: Any) -> Intervention:
@@ -226,7 +217,6 @@ def test_only_imposed_outputs_reach_to_later_steps() -> None:
     assert {capture.step for capture in wider.captures} == {1, 2}
     plain = dataclasses.replace(held, kind="")
     assert plain.reaching(TAPS, 5) is plain
-    listed(wider)
 
 
 def test_a_candidate_of_one_step_is_tested_over_that_step() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline.judge.pair import Pair
 from plumbline.judge.rungs.optimizer import schedule, settings, update
 from plumbline.records import LoadedRecord
 from tests.said import said
@@ -83,4 +82,3 @@ def test_the_weight_farthest_over_its_limit_is_named() -> None:
     assert [each.code for each in found.suspicions] == ["optimizer", "gradient"]
     found, _ = both(update, plain, side(scaled("optimizer", NAMES[2], norm=None)), STEP)
     assert found.findings[0].observed is None
-    [update(Pair(plain, side(linear), scale=scale), STEP) for scale in (1e-3, 1.0, 100.0)]
