@@ -33,7 +33,7 @@ def test_a_fixed_regression_is_red_for_six_nights_at_most(name: str, road: str) 
 @pytest.mark.parametrize("road", ["A/B", "no A/B"])
 @pytest.mark.parametrize("name", ["3% then 8%", "5% then 55%"])
 def test_a_second_loss_is_called_as_fast_as_a_first_one(name: str, road: str) -> None:
-    assert _median(f"second loss, {name}", road) <= _median(f"first loss as large as of {name}", road)
+    assert _median(f"second loss, {name}", road) <= _median(f"first loss as large as of {name}", road) < math.inf
 
 
 UNDONE = [(name, road) for name in STORIES if "undone" in name and "20 nights" in name for road in ROADS]
