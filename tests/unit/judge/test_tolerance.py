@@ -42,9 +42,9 @@ def test_half_of_itself_makes_a_tensor_rounding_and_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("reference", "candidate", "error"),
     [
-        (2.0, 2.5, 0.25), (2.0, 1.5, 0.25), (-2.0, -2.5, 0.25), (0.0, 0.0, 0.0), (0.0, 1e-9, math.inf),
+        (2.0, 2.5, 0.25), (2.0, 1.5, 0.25), (8.0, -4.0, 1.5), (0.0, 0.0, 0.0), (0.0, 1e-9, math.inf),
         (None, 1.0, math.inf), (1.0, None, math.inf), (None, None, math.inf), (math.nan, math.nan, math.inf),
-        (math.inf, math.inf, math.inf), (1.0, math.inf, math.inf), (1.0, math.nan, math.inf),
+        (math.inf, math.inf, math.inf), (1.0, math.inf, math.inf), (1.0, math.nan, math.inf), (-2.0, -2.5, 0.25),
     ],
 )  # fmt: skip
 def test_relative_errors(reference: float | None, candidate: float | None, error: float) -> None:
