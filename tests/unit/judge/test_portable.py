@@ -28,6 +28,7 @@ def test_equal_windows_on_other_kernels_pass_and_say_what_is_proven(reference: L
     judgement = judge(reference, noise={"layer.linear": 3e-7}, fingerprint=other_kernel())
     assert judgement.verdict == "pass"
     assert any(note.code == "portable" and "over 2 steps" in said(note.text) for note in judgement.notes)
+    assert any(note.code == "rounding" and "AVX512" in said(note.text) for note in judgement.notes)
     assert ("probe.portable", "pass", 2) in [
         (finding.check, finding.outcome, finding.observed) for finding in judgement.findings
     ]
