@@ -133,20 +133,6 @@ def test_a_curve_whose_records_show_nothing_stays_unattributed_with_what_was_tri
     assert (named(state), tried(state), len(asked)) == ([("unattributed", "unattributed")], BOTH, 2)
 
 
-def test_other_masked_tokens_are_other_draws() -> None:
-    """A batch of equal rows whose ids and labels differ, in a task that draws its labels."""
-
-    def masked(record: LoadedRecord) -> LoadedRecord:
-        spec = record.record.spec.replace(task="masked-lm")
-        batches = record.arrays["batches"]
-        arrays = record.arrays | {"batches": batches | {"labels": batches["input_ids"]}}
-        return LoadedRecord(record.record.replace(spec=spec, spec_sha256=spec.digest), record.folder, arrays)
-
-    drawn = {"batches": BATCHES | {"input_ids": OTHER_LOG, "labels": OTHER_LOG}}
-    causes = compare(masked(curve()), masked(curve(5, **drawn))).causes
-    assert [cause.code for cause in causes] == ["rng"]
-
-
 @pytest.mark.parametrize(("parted", "steps"), [(0, 4), (1, 4), (3, 6), (4, 7), (5, 8), (7, 8), (None, 8)])
 def test_a_rerun_ends_after_the_steps_that_show_the_difference(parted: int | None, steps: int) -> None:
     """Final weights that differ behind equal losses show at the end alone."""

@@ -19,12 +19,6 @@ from .conftest import EVALUATION_ROWS, make_record, other_kernel, set_all
 from .made_records import LEARN, Content, edit, evaluation, keep_taps, probe, whole
 
 
-def test_a_whole_record_is_equal_to_itself() -> None:
-    record = whole()
-    assert compare(record, record).verdict == "pass"
-    assert stands_alone(record)
-
-
 @pytest.mark.parametrize("stage", ["forward", "gradient"])
 def test_a_tensor_that_only_one_of_two_sketched_is_missing(stage: str) -> None:
     """By itself such a record is whole: only the other one tells that there is more."""

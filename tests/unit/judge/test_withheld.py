@@ -149,14 +149,6 @@ def test_a_rounds_training_without_its_selfcheck_is_inconclusive() -> None:
     assert compare(edit(plain, ordered), plain).verdict == "inconclusive"
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_failed_selfcheck_is_a_drift_whatever_the_reference_has(shared: bool) -> None:
-    failed = edit(whole(), checked("drift"))
-    judgement = compare(failed if shared else whole(), failed)
-    assert judgement.verdict == "drift"
-    assert [cause.code for cause in judgement.causes] == ["software"]
-
-
 def of_steps(**fields: Any) -> Change:
     return lambda content: set_all(probe(content), **fields)
 
