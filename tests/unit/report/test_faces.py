@@ -128,11 +128,6 @@ def test_the_last_lines_of_a_commands_output_stay_text(tmp_path):
     assert "\x1b" not in page
 
 
-def test_rendering_is_a_function_of_its_input():
-    verdict = verdict_of("drift", {"aws": passing(), "azure": drifted()})
-    assert page_of(verdict, "aws", "azure") == page_of(verdict, "aws", "azure")
-
-
 def test_the_table_fits_a_hundred_columns_and_says_what_to_do_next():
     absent = PlatformResult(
         verdict="inconclusive", unavailable="no worker of the pool gcp-gpu came online within 900 s"
