@@ -20,13 +20,8 @@ from tests.record_parts import write_arrays
 from tests.unit.judge.conftest import make_record
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "verdict"),
-    [(None, ExitCode.USAGE, None), (b"{", ExitCode.INVALID, "invalid"), (b"\xff", ExitCode.INVALID, "invalid")],
-)
-def test_records_that_cannot_be_read(
-    content: bytes | None, code: ExitCode, verdict: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("content", [None, b"{", b"\xff"])
+def test_records_that_cannot_be_read(content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("left", "right"):
         (tmp_path / name).mkdir()
         if content is not None:
@@ -34,10 +29,8 @@ def test_records_that_cannot_be_read(
     result = main(["compare", str(tmp_path / "left"), str(tmp_path / "right"), "--json"])
     out, err = capsys.readouterr()
     output = json.loads(out)
-    assert (output["verdict"], output["exit_code"]) == ({2: None, 3: "inconclusive", 4: "invalid"}[result], result)
+    assert (result, output["exit_code"], output["verdict"]) == (ExitCode.INVALID, 4, "invalid")
     assert output["error"]["message"] in err
-    if content is not None:
-        assert (result, output["verdict"]) == (code, verdict)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

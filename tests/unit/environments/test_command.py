@@ -113,11 +113,10 @@ def test_a_record_is_the_orders_and_its_output_is_kept(worker: Worker, monkeypat
 
 
 def test_a_command_gets_what_the_suite_says_and_no_argument(worker: Worker) -> None:
-    script = (
-        WRITES + "names = 'WORKLOAD STEPS SEED ROUND'.split(); print(*[os.environ[f'PLUMBLINE_{x}'] for x in names])"
-    )
+    names = "['WORKLOAD', 'STEPS', 'SEED', 'ROUND']"
+    script = f"{WRITES}import sys; print(*[os.environ['PLUMBLINE_' + x] for x in {names}], sys.argv[1:])"
     assert worker.run(script) == ExitCode.PASS
-    assert "mine 20 7 20261129-020000-abc" in worker.said
+    assert "mine 20 7 20261129-020000-abc []" in worker.said
 
 
 FORKS = """

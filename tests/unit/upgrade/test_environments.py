@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -332,11 +331,13 @@ def test_two_processes_build_one_environment_once(tmp_path):
     code = (
         "import os, sys, time; from pathlib import Path; from plumbline.environments.package_store import build_once\n"
         "def build(part):\n    time.sleep(0.3); (part / str(os.getpid())).write_text('')\n"
-        "build_once(Path(sys.argv[1]), build)"
+        "print('up', flush=True); input(); build_once(Path(sys.argv[1]), build)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "built")]
-    children = [subprocess.Popen(command, env=os.environ) for _ in range(2)]
-    began = time.monotonic()
-    assert [child.wait(120) for child in children] == [0, 0]
-    assert time.monotonic() - began < 60
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen(command, env=os.environ, **pipes) for _ in range(2)]
+    assert [child.stdout.readline() for child in children] == ["up\n"] * 2
+    for child in children:
+        print(file=child.stdin, flush=True)
+    assert [(child.communicate(timeout=120)[0], child.returncode) for child in children] == [("", 0)] * 2
     assert len(list((tmp_path / "built").iterdir())) == 1

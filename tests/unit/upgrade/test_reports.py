@@ -33,7 +33,7 @@ CULPRIT = culprit_of(
 )  # fmt: skip
 ANSWER = UpgradeAnswer(
     verdict="drift", culprits=(CULPRIT,), constraints=constraint_lines([CULPRIT]),
-    changes=(change("transformers", "5.21.1", "5.23.0"), change("<b>"[1], "1", "2")),
+    changes=(change("transformers", "5.21.1", "5.23.0"), change("b", "1", "2")),
     trials=(TrialLine(name="trial-001", part="numerics", changes=("a 1 → 2",), outcome="drift", seconds=3.0),),
     speed=Speed(outcome="as fast", drop=0.001, low=-0.01, high=0.012, num_pairs=3), not_opened=("boto3",),
 )  # fmt: skip
@@ -51,7 +51,8 @@ def test_the_sentence_and_the_constraint():
 
 @pytest.mark.parametrize("report", [html_report, summary_report, comment_report])
 def test_every_report_names_the_culprit_and_escapes_what_packages_say(report):
-    text = report(ANSWER)
+    failures = [Failure(stage="import", message="<script>alert(1)</script>")]
+    text = report(ANSWER.replace(culprits=(CULPRIT, culprit_of("cannot-train", [change("b")], failures=failures))))
     assert "transformers 5.21.1 → 5.23.0 changes operator" in text
     assert "transformers==5.21.1" in text
     outside_of_code = text if report is html_report else re.sub("`[^`]*`", "", text)

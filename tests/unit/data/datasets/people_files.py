@@ -23,6 +23,7 @@ TEXTS = (
 ROWS = [(f"{TEXTS[i % 5]} ({i})", ("negative", "positive")[i % 5 < 3]) for i in range(40)]
 PLAIN = [(f"row {i} of it", label) for i, (_, label) in enumerate(ROWS)]
 INTEGERS = [(text, int(label == "positive")) for text, label in ROWS]
+BOOLEANS = [(text, label == "positive") for text, label in ROWS]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ def zstd(data: bytes) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def named(rows) -> list[tuple[str, str]]:
+    """Return rows with the names of their classes."""
+    return [(text, str(label).lower()) for text, label in rows]
+
+
 def dictionary(rows) -> bytes:
     table = pa.table(
         {"text": [row[0] for row in rows], "label": pa.array([row[1] for row in rows]).dictionary_encode()}
@@ -85,6 +91,7 @@ def dictionary(rows) -> bytes:
 
 QUOTES = [(f'"{text}' if i == 20 else f'{text}"' if i == 23 else text, label) for i, (text, label) in enumerate(PLAIN)]
 """Two lone quotes, as in a text that somebody cut; the rows between them must not become one text."""
+TWO_LINES = [(f"{text}\nsecond line", label) for text, label in ROWS]
 BREAKS = [(f"Hello, you\nbye, {i}", label) for i, (_, label) in enumerate(ROWS)]
 
 
@@ -94,6 +101,8 @@ def plain(rows, delimiter, header="text{}label") -> bytes:
 
 
 STARS = [(text, 1 + i % 5) for i, (text, _) in enumerate(ROWS)]
+CODES = [(text, f"{9 + i % 2:02}") for i, (text, _) in enumerate(ROWS)]
+LISTED = [(text, ("1", "01")[i % 2]) for i, (text, _) in enumerate(ROWS)]
 PAIRS = [(f"premise {i}", f"hypothesis {i}", ("entailment", "neutral", "contradiction")[i % 3]) for i in range(40)]
 SHARDS = {f"data/train-{i:05d}-of-00004.parquet": parquet(ROWS[10 * i : 10 * i + 10]) for i in range(4)}
 SPLITS = {"train.csv": delimited(ROWS[:30]), "validation.csv": delimited(ROWS[30:])}
@@ -118,7 +127,7 @@ FILES = (
         delimited([(i, *row, "x") for i, row in enumerate(ROWS)], header=("", "review", "sentiment", "note")),
         same_as="rows",
     ),
-    Case("line-breaks.csv", delimited([(f"{text}\nsecond line", label) for text, label in ROWS])),
+    Case("line-breaks.csv", delimited(TWO_LINES), rows=TWO_LINES),
     Case("lone-quotes.tsv", plain(QUOTES, "\t"), rows=QUOTES),
     Case("line-breaks-with-commas.csv", delimited(BREAKS), rows=BREAKS),
     Case("line-breaks.tsv", delimited(BREAKS, "\t"), rows=BREAKS),
@@ -132,40 +141,35 @@ FILES = (
     Case(
         "accents.csv",
         delimited([(t, ("caf\u00e9", "cafe\u0301", "th\u00e9")[i % 3]) for i, (t, _) in enumerate(ROWS)]),
+        rows=[(t, ("caf\u00e9", "caf\u00e9", "th\u00e9")[i % 3]) for i, (t, _) in enumerate(ROWS)],
         classes=("caf\u00e9", "th\u00e9"),
     ),
-    Case("codes.csv", delimited([(t, f"{9 + i % 2:02}") for i, (t, _) in enumerate(ROWS)]), classes=("09", "10")),
-    Case(
-        "both-listed.csv",
-        delimited([(t, ("1", "01")[i % 2]) for i, (t, _) in enumerate(ROWS)]),
-        {"labels": ("1", "01")},
-        classes=("1", "01"),
-    ),
+    Case("codes.csv", delimited(CODES), rows=CODES, classes=("09", "10")),
+    Case("both-listed.csv", delimited(LISTED), {"labels": ("1", "01")}, rows=LISTED, classes=("1", "01")),
     # JSON.
     Case("lines.jsonl", lines(ROWS), same_as="rows"),
     Case("lines-bom.ndjson", b"\xef\xbb\xbf" + lines(ROWS, end="\r\n"), same_as="rows"),
     Case("array.json", document(objects(ROWS)), same_as="rows"),
     Case("lines-called.json", lines(ROWS), same_as="rows"),
     Case("wrapped.json", document({"version": "1.0", "data": objects(ROWS)}), same_as="rows"),
+    Case("booleans.jsonl", lines(BOOLEANS), rows=named(BOOLEANS), classes=("false", "true"), same_as="booleans"),
     Case(
-        "booleans.jsonl",
-        lines([(text, label == "positive") for text, label in ROWS]),
-        classes=("false", "true"),
-        same_as="booleans",
-    ),
-    Case(
-        "python-booleans.csv",
-        delimited([(text, label == "positive") for text, label in ROWS]),
-        classes=("false", "true"),
-        same_as="booleans",
+        "python-booleans.csv", delimited(BOOLEANS), rows=named(BOOLEANS), classes=("false", "true"), same_as="booleans"
     ),
     # Parquet.
     Case("strings.parquet", parquet(ROWS), same_as="rows"),
     Case("categories.parquet", dictionary(ROWS), same_as="rows"),
-    Case("integers.parquet", parquet(INTEGERS, types=(None, pa.int8())), classes=("0", "1"), same_as="integers"),
+    Case(
+        "integers.parquet",
+        parquet(INTEGERS, types=(None, pa.int8())),
+        rows=named(INTEGERS),
+        classes=("0", "1"),
+        same_as="integers",
+    ),
     Case(
         "floats.csv",
         delimited([(text, float(label)) for text, label in INTEGERS]),
+        rows=named(INTEGERS),
         classes=("0", "1"),
         same_as="integers",
     ),
@@ -199,16 +203,18 @@ FILES = (
     Case(
         "pairs.tsv",
         delimited(PAIRS, "\t", header=("sentence1", "sentence2", "label")),
+        rows=PAIRS,
         same_as="pairs",
         classes=("contradiction", "entailment", "neutral"),
     ),
     Case(
         "pairs.jsonl",
         lines(PAIRS, ("premise", "hypothesis", "label")),
+        rows=PAIRS,
         same_as="pairs",
         classes=("contradiction", "entailment", "neutral"),
     ),
-    Case("stars-named.csv", delimited(STARS), {"labels": (1, 2, 3, 4, 5)}, classes=tuple("12345")),
+    Case("stars-named.csv", delimited(STARS), {"labels": (1, 2, 3, 4, 5)}, rows=named(STARS), classes=tuple("12345")),
     Case("labels-given.csv", delimited(ROWS), {"labels": ("positive", "negative")}, classes=("positive", "negative")),
     # Refused in one line.
     Case("lone-quotes.csv", plain(QUOTES, ","), refused="line 22: a quote opens a text that ends in line 25, and each"),

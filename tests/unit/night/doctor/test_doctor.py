@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from plumbline import __version__
 from plumbline.data.stores import ObjectExistsError, ObjectInfo, ObjectMissingError, PreconditionFailedError
+from plumbline.environments.selfcheck import installed_torch
 from plumbline.night.doctor import CheckResult, ExpectedStack, Report, examine_report, look_here, worst_code
 from plumbline.night.doctor.checks import explain_refusal
 from plumbline.night.doctor.place import installed_gpus, is_driver_new_enough
@@ -250,10 +253,14 @@ def test_what_a_person_has_to_mend_counts_first() -> None:
     assert worst_code([CheckResult(where="a", what="", well=True)]) == 0
 
 
-def test_looking_here_imports_no_torch_and_names_its_version(tmp_path: Path) -> None:
-    report = look_here(tmp_path, NOON)
-    assert report.plumbline == __version__
-    assert report.free_bytes > 0
+def test_looking_here_imports_no_torch_and_names_its_version() -> None:
+    code = (
+        "import datetime, pathlib, sys; from plumbline.night.doctor import look_here\n"
+        "report = look_here(pathlib.Path(), datetime.datetime.now(datetime.UTC))\n"
+        "print(report.plumbline, report.free_bytes > 0, 'torch' in sys.modules, report.torch)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"{__version__} True False {installed_torch()}".strip()
 
 
 @pytest.mark.parametrize(

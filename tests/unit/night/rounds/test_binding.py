@@ -192,7 +192,11 @@ def test_a_controller_that_starts_again_asks_for_the_same_nonces_and_each_order_
 def test_the_published_folder_of_a_round_holds_no_secret(tmp_path: Path) -> None:
     world = World(tmp_path)
     secret = world.round.secret
+    for name in NAMES:
+        world.deliver(name)
+    world.central.put_round(world.verdict())
     published = [info.key for info in world.central.store.list("") if info.key.startswith(("rounds/", "records/"))]
+    assert {key.partition("/")[0] for key in published} == {"rounds", "records"}
     assert not any(secret.encode() in read_bytes(world.central.store, key) for key in published)
     assert not any(key.endswith("secret") for key in published)
 
