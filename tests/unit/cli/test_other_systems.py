@@ -144,7 +144,7 @@ def test_links_that_a_checkout_lost_are_named(package: Path) -> None:
     assert done.stderr.startswith("plumbline: plumbline/flows: is a link that this checkout lost (hint: ")
 
 
-def test_a_store_in_a_folder_is_refused_in_one_line() -> None:
+def test_a_lock_is_refused_where_the_system_has_none() -> None:
     code = "import sys; sys.modules['fcntl'] = None; from plumbline.data.file_lock import lock; lock(0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=CODE, capture_output=True, text=True, check=False)
     assert done.stderr.endswith("ConfigurationError: locking a file needs Linux or macOS (hint: on Windows: WSL 2)\n")

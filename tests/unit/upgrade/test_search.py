@@ -115,7 +115,7 @@ def test_a_spent_budget_is_said():
 @settings(max_examples=30, deadline=None)
 @given(st.sets(st.sampled_from(packages(12)), min_size=1), st.data())
 def test_whatever_is_accused_fails_by_itself(guilty, data):
-    """Also where answers are not monotone and some cannot be judged."""
+    """Also where some answers cannot be judged."""
     answers = {}
 
     def rule(items):

@@ -1,4 +1,4 @@
-"""An A/B alternates two environments in blocks, ends within its time, and says why where it cannot be run."""
+"""An A/B runs two environments in blocks, ends within its time, and says why where it cannot be run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Trainer:
         return code, read_record(folder) if folder else None
 
 
-def test_blocks_alternate_and_one_record_holds_every_run(tmp_path: Path) -> None:
+def test_runs_follow_the_drawn_order_and_one_record_holds_every_run(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     code, record = trainer.run()
     assert code == 0
