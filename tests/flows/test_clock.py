@@ -38,12 +38,9 @@ def read(*answers: list[str]) -> tuple[float | None, list[float]]:
     return None if reading is None else round(reading.difference_seconds / 10) * 10, waits
 
 
-def test_the_servers_time_is_used(client: SyncPrefectClient) -> None:
+def test_prefects_server_sends_its_time(client: SyncPrefectClient) -> None:
     reading = read_clock(client)
     assert reading.difference_seconds < 10
-    now = server_clock(client)
-    assert now().tzinfo is not None
-    assert now() <= now()
 
 
 def test_a_server_whose_clock_is_an_hour_off_decides_when_a_run_is_due() -> None:

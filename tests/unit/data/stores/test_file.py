@@ -14,7 +14,7 @@ from plumbline.cli.main import main
 from plumbline.data.stores import read_bytes
 from plumbline.data.stores.file import FileStore
 from plumbline.data.stores.protocol import ObjectMissingError, StoreUnavailableError
-from plumbline.schema.errors import AccessError, ConfigurationError, InvalidInputError, UnavailableError, record_code
+from plumbline.schema.errors import AccessError, ConfigurationError, UnavailableError, record_code
 
 
 @pytest.fixture
@@ -79,11 +79,6 @@ def test_an_object_in_the_place_of_a_folder_is_no_object_that_exists(store: File
         store.create("a/one/deeper", b"x")
     with pytest.raises(ObjectMissingError):
         store.stat("a/one/deeper")
-
-
-def test_a_file_that_is_not_there_to_be_sent_is_named(store: FileStore, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="gone: no such file"):
-        store.create("c", tmp_path / "gone")
 
 
 @pytest.mark.parametrize("command", [["report", "latest"], ["report", "20261120-020000-7f3a"]])

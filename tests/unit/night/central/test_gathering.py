@@ -13,7 +13,6 @@ from plumbline.data.stores import ObjectInfo, ObjectMissingError, StoreUnavailab
 from plumbline.night.central import CentralStore, find_record, gather, publish_record
 from plumbline.night.dispatch import RecordKind, TrainingOrder
 from plumbline.schema.errors import UnavailableError
-from plumbline.schema.experiment import AbOrder
 from plumbline.schema.record import RECORD_NAME, read_record
 from tests.contract.records import make_record, orders_of
 from tests.memory_store import MemoryStore
@@ -37,37 +36,6 @@ def deliver(folder: Path, outbox: MemoryStore, **changes: Any) -> None:
 
 def test_without_expected_records_nothing_is_gathered(tmp_path: Path) -> None:
     assert gather({"aws": MemoryStore()}, {}, CentralStore(MemoryStore()), tmp_path) == {}
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"platform": "azure"}, "platform"),
-        ({"attempt": 1}, "attempt"),
-        ({"nonce": "other"}, "nonce"),
-        ({"round_id": "round-2"}, "round_id"),
-        ({"ab": AbOrder}, "ab"),
-    ],
-)
-def test_a_record_of_a_different_order_is_foreign_and_is_not_kept(
-    tmp_path: Path, change: dict[str, Any], field: str
-) -> None:
-    outbox, central = MemoryStore(), CentralStore(MemoryStore())
-    order = make_order(tmp_path / "order")
-    if field == "ab":
-        outbox = MemoryStore()
-        deliver(tmp_path / "made", outbox)
-        order = order.model_copy(update={"ab": type("Order", (), {"digest": "d"})()})
-    elif field == "attempt":
-        deliver(tmp_path / "made", outbox)
-        order = order.replace(attempt=1)
-    else:
-        deliver(tmp_path / "made", outbox, **change)
-    result = gather({"aws": outbox}, {"aws": order}, central, tmp_path / "into")["aws"]
-    assert (result.state, result.loaded) == ("foreign", None)
-    assert field in result.why
-    assert central.list_records() == []
-    assert find_record(outbox, order).kind is RecordKind.FOREIGN
 
 
 def test_the_record_of_its_order_is_complete_and_a_different_platforms_order_does_not_matter(tmp_path: Path) -> None:
@@ -171,8 +139,10 @@ def test_what_lies_in_an_outbox_without_a_marker_is_counted_of_this_record_alone
 def test_the_reason_names_what_differs(tmp_path: Path) -> None:
     outbox, central = MemoryStore(), CentralStore(MemoryStore())
     publish_record(outbox, make_record(tmp_path / "made", "record-1", "azure"))
-    result = gather({"aws": outbox}, orders_of({"aws": "record-1"}), central, tmp_path / "into")["aws"]
+    orders = orders_of({"aws": "record-1"})
+    result = gather({"aws": outbox}, orders, central, tmp_path / "into")["aws"]
     assert result.why == "does not match this round's order: platform differ"
+    assert find_record(outbox, orders["aws"]).kind is RecordKind.FOREIGN
     assert not (tmp_path / "into" / "aws").exists()
 
 

@@ -91,8 +91,10 @@ def test_parts_that_collide_on_some_disk_are_refused(tmp_path: Path, names: tupl
     assert (caught.value.where, caught.value.key) == (WHERE, "parts")
 
 
-@pytest.mark.parametrize("name", ["x" * 256, f"a/{'x' * 256}/b", "ä" * 128, "x/" * 255 + "xyz"])
-def test_names_that_no_disk_takes_are_the_records_fault(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["x" * 256, f"a/{'x' * 256}/b", "ä" * 128, "x/" * 255 + "xyz", "../outside", "/etc/x", "a/../b"]
+)
+def test_names_that_no_disk_takes_or_that_reach_elsewhere_are_the_records_fault(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInputError, match="is not a plain relative path") as caught:
         check(tmp_path, parts=parts((name, 1)))
     assert caught.value.key == "parts.0.key"

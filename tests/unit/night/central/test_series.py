@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.data.stores import ObjectInfo, PreconditionFailedError
+from plumbline.data.stores import ObjectInfo
 from plumbline.judge.history.metrics import extended
 from plumbline.night.central import CentralStore
 from plumbline.night.central.series import (
@@ -18,7 +18,7 @@ from plumbline.night.central.series import (
     series_key,
     write_series,
 )
-from plumbline.schema.errors import InvalidInputError, UnavailableError
+from plumbline.schema.errors import InvalidInputError
 from plumbline.schema.series import CallEntry, JudgedRound, NightRow, SeriesFile
 from plumbline.schema.verdict import PlatformResult, RoundVerdict
 from tests.memory_store import MemoryStore
@@ -77,29 +77,6 @@ def test_a_concurrent_writers_nights_stay() -> None:
     made = extend_series(CentralStore(store), "nightly", "aws", [night(1)])
     assert set(made.record) == {"r-1", *(f"r-{100 + number}" for number in range(1, 8))}
     assert read_series(CentralStore(store), "nightly", "aws") == made
-
-
-class Refusing(MemoryStore):
-    swaps = 0
-
-    def swap(self, key: str, *_: object, **__: object) -> ObjectInfo:  # type: ignore[override]
-        self.swaps += 1
-        raise PreconditionFailedError("the object has changed", key=key)
-
-
-def test_endless_concurrent_writers_end_with_an_error_that_names_the_series() -> None:
-    store = Refusing()
-    central = CentralStore(store)
-    series = extended(SeriesFile(suite="nightly", platform="aws"), [night(1)])
-    for write in (
-        lambda: extend_series(central, "nightly", "aws", [night(1)]),
-        lambda: write_series(central, series),
-    ):
-        store.swaps = 0
-        with pytest.raises(UnavailableError, match="other writers") as caught:
-            write()
-        assert (caught.value.where, caught.value.key) == (store.url, "series/nightly/aws.json")
-        assert store.swaps > 1
 
 
 def test_a_rebuilt_series_replaces_an_absent_a_damaged_and_a_concurrently_written_one() -> None:
