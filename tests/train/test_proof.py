@@ -115,6 +115,16 @@ def test_a_norm_that_overflows_in_its_squares_is_honest() -> None:
     assert not over(Setting(steps=(0,)).train(before=steeper)[0], "clipped", "optimizer")
 
 
+def test_autocast_that_nobody_asked_for_is_no_wrong_formula() -> None:
+    """The formats show it by themselves."""
+
+    def leave_on(step: int, engine: Engine) -> None:
+        if not step:
+            engine.bare.forward = torch.autocast("cpu", torch.bfloat16)(engine.bare.forward)
+
+    assert not over(Setting(steps=(0,)).train(before=leave_on)[0], "forward", "gradient")
+
+
 def at_start(change: Callable[[nn.Module], object]) -> Callable[[int, Engine], None]:
     """Return what changes the model before the first step."""
 

@@ -43,6 +43,8 @@ class Call:
     buffers: dict[str, torch.Tensor]
     """Those of the call's start."""
     draws: list[Draw]
+    formats: set[torch.dtype]
+    """Formats of what the module and those inside returned."""
     gradient: torch.Tensor | None = None
     """What the backward pass gave the output."""
     passed: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -102,7 +104,8 @@ class Repetitions:
 
     def format_in(self, call: Call, dtype: torch.dtype) -> torch.dtype:
         """Return the lowest-precision dtype used within a module."""
-        return SHORT.get(self.precision, dtype) if call.level == "block" else dtype
+        own = SHORT.get(self.precision, dtype) if call.level == "block" else dtype
+        return max({own, *call.formats}, key=unit_of)
 
     def output(self, call: Call, rounded: torch.dtype | None = None, trial: int = 0) -> torch.Tensor | None:
         """Return a module's output by definition, if dropout masks are known."""

@@ -72,6 +72,8 @@ class _Entered:
     num_draws: int
     """Draws before the call."""
     state: CallState | None = None
+    formats: set[torch.dtype] = field(default_factory=set)
+    """Formats of what the module and those inside returned."""
     aliases: list[torch.Tensor] = field(default_factory=list)
     """Inputs of a matrix product, as views whose gradients are this call's alone."""
 
@@ -163,6 +165,7 @@ class ModuleProofs:
     def _check(self, name: str, entered: _Entered, inputs: tuple[Any, Any], output: Any) -> None:
         module, first, state, native = entered.module, entered.num_draws, entered.state, first_tensor(output)
         self.draws.name(first, name)
+        self._returned(entered, native)
         if isinstance(module, nn.Dropout) and not module.inplace and inputs[0] and native is not None:
             self.draws.dropped(first, inputs[0][0], native)
         if native is None or state is None or native.layout != torch.strided:
@@ -171,7 +174,7 @@ class ModuleProofs:
             self.lost.setdefault(name or "model", why)
             return
         given, named = mapped(state.inputs or inputs, torch.Tensor.detach)
-        call = Call(name, module, (given, named), state.buffers, self.draws.found[first:])
+        call = Call(name, module, (given, named), state.buffers, self.draws.found[first:], entered.formats)
         dtype, weight = self._calls.format_in(call, native.dtype), matrix_of(module)
         exact = self._calls.output(call)
         if exact is None or exact.shape != native.shape:
@@ -190,6 +193,12 @@ class ModuleProofs:
             watch(partial(self._passed, call))
             for place, alias in enumerate(entered.aliases):
                 alias.register_hook(partial(self._reached, call, place))
+
+    def _returned(self, entered: _Entered, native: torch.Tensor | None) -> None:
+        """Add an output's format to those of its module and of the modules around it."""
+        if native is not None and native.is_floating_point():
+            for each in (entered, *self._open):
+                each.formats.add(native.dtype)
 
     def _passed(self, call: Call, gradient: torch.Tensor) -> None:
         """Add a module's expected parameter gradients, and store its input gradients.
@@ -245,7 +254,7 @@ class ModuleProofs:
         if place not in call.passed or weight is None:
             return
         with self.lost.guarded(call.name or call.kind):
-            dtype = SHORT.get(self._calls.precision, native.dtype)
+            dtype = self._calls.format_in(call, SHORT.get(self._calls.precision, native.dtype))
             terms = weight.numel() // native.shape[-1]
             found = Found("gradient", f"{call.name} input", call.kind, dtype, terms, call.passed.pop(place))
 
