@@ -140,8 +140,11 @@ def test_an_honest_training_repeats_itself_and_is_the_plain_model(shop: Shop) ->
     stages = [name.split()[0] for name, _ in speed.production.formula]
     assert list(dict.fromkeys(stages)) == ["forward", "loss", "gradient"]
     assert max(error for _, error in speed.production.formula) < 1e-12
+
+
+def test_a_second_honest_training_passes_on_a_different_machine(shop: Shop, honest_alone: LoadedRecord) -> None:
     isa = shop.trained.record.fingerprint.cpu.replace(isa="another")
-    judgement = judged(shop.trained, shop.record(speed, cpu=isa))
+    judgement = judged(shop.trained, shop.record(honest_alone.record.evidence.speed, cpu=isa))
     assert judgement.verdict == "pass"
     assert {"speed.portable", "production.equality"} <= {finding.check for finding in judgement.findings}
 
