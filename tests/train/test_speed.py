@@ -157,9 +157,15 @@ def test_the_machine_is_measured_beside_the_measured_steps(workshop: Workshop, m
     assert order == ["machine", "window", "machine", "window", "window", "checks"]
 
 
-def test_rows_are_the_same_however_long_it_warms_up(workshop: Workshop, measured: Trained) -> None:
+def test_rows_are_the_same_however_long_it_warms_up(
+    workshop: Workshop, measured: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "LONGEST_WARMUP", 3 * WINDOW)
+    monkeypatch.setattr(speed, "found_warm", lambda _: False)
     again = workshop.train(workshop.spec(probe=None, speed=SPEED))
+    assert (measured.record.evidence.speed.warmup_steps, again.record.evidence.speed.warmup_steps) == (16, 24)
     assert again.record.evidence.data == measured.record.evidence.data
+    assert all(marks == marks[:12] * 3 for marks in again.record.evidence.speed.batches.values())
 
 
 def test_the_clock_starts_before_the_loader_is_asked(

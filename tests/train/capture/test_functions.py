@@ -85,7 +85,7 @@ def _recorded(folder: Path, model: nn.Module, threads: int = 0) -> LoadedRecord:
     return plumbline.read_record(folder)
 
 
-@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("threads", [0, 2])
 def test_two_ways_to_compute_one_formula_pass_and_are_told(tmp_path: Path, threads: int) -> None:
     first = _recorded(tmp_path / "a", Attention(is_fused=True))
     other = _recorded(tmp_path / "b", Attention(is_fused=False), threads)
