@@ -101,21 +101,22 @@ def test_attention_to_later_tokens_is_named_at_its_module(trained: Trained, caus
     assert judgement.first_divergence.at.startswith("transformer.h.0.attn")
 
 
-def test_definitions_agree_with_the_shift_by_hand() -> None:
-    task, rng = training_task("causal-lm"), np.random.default_rng(1)
+@pytest.mark.parametrize(("name", "shift", "num_terms"), [("causal-lm", 1, 6), ("masked-lm", 0, 8)])
+def test_definitions_agree_with_those_by_hand(name: str, shift: int, num_terms: int) -> None:
+    task, rng = training_task(name), np.random.default_rng(1)
     logits, labels = rng.normal(size=(3, 5, 7)), rng.integers(0, 7, (3, 5))
     labels[1, 3:], labels[2] = -100, -100
     terms = [
-        torch.logsumexp(torch.tensor(logits[row, at]), 0).item() - logits[row, at, labels[row, at + 1]]
-        for row in range(3) for at in range(4) if labels[row, at + 1] != -100
+        torch.logsumexp(torch.tensor(logits[row, at]), 0).item() - logits[row, at, labels[row, at + shift]]
+        for row in range(3) for at in range(5 - shift) if labels[row, at + shift] != -100
     ]  # fmt: skip
-    assert task.num_terms(labels) == task.num_terms(torch.tensor(labels)) == len(terms) == 6
+    assert task.num_terms(labels) == task.num_terms(torch.tensor(labels)) == len(terms) == num_terms
     assert task.reference_loss(logits, labels) == pytest.approx(np.mean(terms))
     assert task.defined_loss(torch.tensor(logits), torch.tensor(labels)).item() == pytest.approx(np.mean(terms))
-    best = (logits[:, :-1].argmax(-1) == labels[:, 1:]) & (labels[:, 1:] != -100)
+    best = (logits[:, : 5 - shift].argmax(-1) == labels[:, shift:]) & (labels[:, shift:] != -100)
     assert task.answers(logits, labels).predictions.tolist() == best.sum(1).tolist()
     recounted = task.recount(torch.tensor(logits), torch.tensor(labels), torch.tensor(0.0))
-    assert recounted == (6, pytest.approx(np.sum(terms)), int(best.sum()))
+    assert recounted == (num_terms, pytest.approx(np.sum(terms)), int(best.sum()))
 
 
 def test_a_model_that_reads_later_tokens_is_refused(tmp_path: Any) -> None:
