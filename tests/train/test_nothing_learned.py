@@ -64,7 +64,8 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shipped, LoadedRe
 
 def test_the_shipped_suite_learns(healthy: tuple[Shipped, LoadedRecord]) -> None:
     result = alone(healthy[1])
-    assert (result.verdict, result.accuracy, result.chance) == ("pass", 0.8125, 0.5078125)
+    assert (result.verdict, result.chance) == ("pass", 0.5078125)
+    assert result.accuracy > 0.7
 
 
 def test_a_rate_of_zero_is_no_pass_alone_or_beside_a_healthy_platform(

@@ -70,8 +70,8 @@ def argmin(patch: Patch) -> None:
 @pytest.mark.first(2)
 @pytest.mark.parametrize(("plant", "text"), [
     (labels_of_some_rows, "the labels of step 0"), (evaluated_labels, "different labels"),
-    (half_of_the_evaluation, "different rows"), (tokens_exchanged, "different tokens"), (no_updates, "an accuracy of"),
-    (argmin, "an accuracy of 0"),
+    (half_of_the_evaluation, "different rows"), (tokens_exchanged, "different tokens"),
+    (no_updates, "an accuracy of 0.5"), (argmin, "an accuracy of 0.0 instead of"),
 ])  # fmt: skip
 def test_a_fault_that_all_platforms_share_is_named(
     monkeypatch: Patch, plant: Callable[[Patch], None], text: str

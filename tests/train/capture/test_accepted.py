@@ -129,10 +129,13 @@ def test_a_malformed_accepted_record_is_refused_in_one_line(
 
 
 def test_a_text_with_a_merge_conflict_or_a_number_that_is_none_is_refused(plain: LoadedRecord, tmp_path: Path) -> None:
-    text = accepted_text(plain)[1]
-    for damaged in ("<<<<<<< HEAD\n" + text, text[: len(text) // 2], text.replace("0.002", "NaN", 1)):
+    text, rates = accepted_text(plain)[1], '"learning_rates":[0.002,'
+    for damaged, why in (
+        (f"<<<<<<< HEAD\n{text}", "not JSON"), (text[: len(text) // 2], "not JSON"),
+        (text.replace(rates, rates.replace("0.002", "NaN")), r"learning_rates\.0: Input should be a finite number"),
+    ):  # fmt: skip
         (tmp_path / "damaged.json").write_text(damaged)
-        with pytest.raises(InvalidInputError, match=r"damaged\.json: "):
+        with pytest.raises(InvalidInputError, match=rf"damaged\.json: .*{why}"):
             read_accepted(tmp_path / "damaged.json")
 
 
