@@ -176,8 +176,8 @@ def gradients_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (attention_dropout_skipped, "rng"),
         (weights_rounded_at_a_checkpoint, "optimizer"),
-        pytest.param(dropout_not_rescaled, "operator", marks=pytest.mark.long),
-        pytest.param(gradients_summed, "gradient", marks=pytest.mark.long),
+        (dropout_not_rescaled, "operator"),
+        (gradients_summed, "gradient"),
     ],
 )
 def test_a_fault_of_the_curve_alone_is_named_and_confirmed(

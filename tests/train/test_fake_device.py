@@ -145,7 +145,7 @@ def on_the_device(workshop: Workshop, spec: RunSpec, patch: pytest.MonkeyPatch) 
             yield context
 
 
-@pytest.mark.parametrize("task", ["workshop", pytest.param("masked", marks=pytest.mark.long)])
+@pytest.mark.parametrize("task", ["workshop", "masked"])
 def test_the_probe_and_its_fp64_run(task: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     workshop = request.getfixturevalue(task)
     with on_the_device(workshop, workshop.spec(**PARTS), monkeypatch) as context:
@@ -228,13 +228,7 @@ def _read_without_moving(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("plumbline.train.evaluation.host_array", lambda tensor: tensor.detach().numpy())
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        _mask_on_the_host,
-        *(pytest.param(fault, marks=pytest.mark.long) for fault in (_batch_on_the_host, _read_without_moving)),
-    ],
-)
+@pytest.mark.parametrize("fault", [_mask_on_the_host, _batch_on_the_host, _read_without_moving])
 def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this module is worth: each of these would pass on a CPU."""
     fault(monkeypatch)
@@ -243,7 +237,6 @@ def test_mixed_devices_are_noticed(fault: Any, workshop: Workshop, monkeypatch: 
         LearnRun(context, context.spec.learn).run()
 
 
-@pytest.mark.long
 def test_an_imposed_tensor_left_on_the_host_is_noticed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     impose = replay._Imposed.forward
     monkeypatch.setattr(

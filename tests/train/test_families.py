@@ -32,12 +32,6 @@ PROBE = {"steps": 3, "evaluation_rows": 8, "portable_steps": 1}
 LEARN = {"steps": 3, "evaluate_every": 3, "checkpoint_every": 3, "evaluation_rows": 8}
 
 
-def sampled(*families: str, rest: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Return a parametrization by families, of which `make test` tries those before `rest`."""
-    others = [pytest.param(name, marks=pytest.mark.long) for name in rest]
-    return pytest.mark.parametrize("family", [*families, *others])
-
-
 def suite_of(root, model, *, task="sequence-classification", dataset=None, **parts):
     """Return a suite with one workload that trains `model` on the reviews."""
     rows = write_reviews(root / "rows.csv")
@@ -109,7 +103,8 @@ def compared(capsys, reference, candidate):
     return code, json.loads(capsys.readouterr().out)
 
 
-@sampled("distilbert", rest=("modernbert", "bert", "roberta", "electra"))
+@pytest.mark.first(1)
+@pytest.mark.parametrize("family", ["distilbert", "modernbert", "bert", "roberta", "electra"])
 def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(
     family_of, tmp_path, monkeypatch, capsys, family
 ):
@@ -128,7 +123,7 @@ def test_a_checkpoint_is_trained_compared_and_a_planted_fault_is_named(
 
 
 @pytest.mark.long
-@sampled("modernbert", rest=("distilbert", "roberta"))
+@pytest.mark.parametrize("family", ["modernbert", "distilbert", "roberta"])
 def test_both_tasks_and_the_learn_part_run_on_every_family(family_of, tmp_path, family):
     root, spec = family_of(family, "masked-lm")
     record = read_record(train(root, spec.replace(learn=LEARN), tmp_path / "r"))
@@ -152,7 +147,7 @@ def test_modernbert_at_production_settings_is_the_plain_model(family_of, tmp_pat
 
 
 @pytest.mark.long
-@sampled("roberta", rest=("distilbert", "modernbert"))
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "modernbert"])
 def test_dropout_masks_of_every_family_depend_on_the_seed_alone(family_of, tmp_path, family):
     root, spec = family_of(family)
 

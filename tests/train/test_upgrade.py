@@ -59,14 +59,11 @@ PLANTED = {
         "training opens no file of: planted-idle, planted-other",
     ],
 }
-"""By changed packages: what the answer of the gate says of each. `make test` asks for the first."""
+"""By changed packages: what the answer of the gate says of each."""
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "changed",
-    [pytest.param(names, marks=pytest.mark.long if index else ()) for index, names in enumerate(PLANTED)],
-)
+@pytest.mark.parametrize("changed", PLANTED)
 def test_what_a_package_does_without_a_module_that_training_imports_is_tried_and_named(changed, tmp_path, capsys):
     """Data of a hook, a namespace package, a hook, a variable of a `.pth`, an entry point that opens a file."""
     names = changed.split(", ")
