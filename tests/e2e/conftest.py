@@ -173,7 +173,7 @@ def pytest_runtest_makereport(item):
 
 @pytest.fixture(scope="module")
 def folder():
-    """Yield an empty working folder per module, which each user may enter; check that no process is left.
+    """Yield an empty working folder per module, which each user may enter; end what is left.
 
     Each start of pytest closes the folders of all its temporary paths to other users.
     """

@@ -18,16 +18,10 @@ def test_the_cause_is_named_and_the_flow_fails(folder, start):
         "evaluation_rows = 256": 'evaluation_rows = 64\nexpect = "chance"',
     })  # fmt: skip
     running = start(suite, "--keep")
-    exit_code, verdict, (rounds, trainings) = running.verdict_and_runs("plumbline-regression", "plumbline-training")
+    exit_code, verdict, (rounds,) = running.verdict_and_runs("plumbline-regression")
     assert (exit_code, verdict["verdict"]) == (1, "drift")
     assert verdict["platforms"]["aws-local"]["verdict"] == "pass"
     drifting = verdict["platforms"]["azure-local"]
     named = [(cause["code"], cause["sure"]) for cause in drifting["causes"]]
     assert named == [("data.labels", "confirmed")], drifting["causes"]
-    assert drifting["first_divergence"]["step"] is not None
-    assert drifting["first_divergence"]["stage"] == "data"
-    assert drifting["first_divergence"]["row"] is not None
-    assert "train/" in drifting["first_divergence"]["at"]
     assert [run.state_name for run in rounds] == ["Drift"]
-    tried = [run for run in trainings if run.name.startswith("azure-local ") and " experiment: " in run.name]
-    assert bool(tried) == bool(drifting["causes"][0]["tried"])

@@ -149,7 +149,7 @@ def alter_labels(folder: Path) -> None:
     )  # fmt: skip
 
 
-def test_history_and_report_tell_of_the_rounds(folder, suite):
+def test_history_tells_of_the_rounds(folder, suite):
     history = run_plumbline("history", suite, "--json", cwd=folder)
     platforms = json.loads(history.stdout)["platforms"]
     assert {name: len(platform["nights"]) for name, platform in platforms.items()} == {"aws-local": 2, "azure-local": 2}
