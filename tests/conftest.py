@@ -8,6 +8,7 @@ OpenMP's threads wait in a loop, which costs five times the computation of a sma
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import shutil
 import signal
@@ -30,6 +31,11 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["PLUMBLINE_TEST_PORT"] = str(reserve_port())
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# One server forks for all tests, and of two calls of this function the last one wins.
+multiprocessing.get_context("forkserver").set_forkserver_preload([
+    "__main__", "boto3", "plumbline.data.stores.s3", "tests.contract.stage_child",
+    "plumbline.train.job", "datasets", "tests.train.forked_ranks",
+])  # fmt: skip
 # A shell that starts the tests in the background ignores SIGINT, and `nohup` SIGHUP: their children would inherit that.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)

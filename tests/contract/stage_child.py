@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from plumbline.data.staging import Cache, striping
@@ -26,3 +28,13 @@ def main(url: str, cache: str, connections: str, max_file_bytes: str = "") -> in
         sys.stdout.write(json.dumps({"error": type(error).__name__, "what": str(error)}))
         return int(error.exit_code)
     return 0
+
+
+def run(environment: dict[str, str], arguments: list[str], output: Connection) -> None:
+    """Stage in this environment, with stdout and stderr in `output`."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for stream in (1, 2):
+        os.dup2(output.fileno(), stream)
+    output.close()
+    raise SystemExit(main(*arguments))

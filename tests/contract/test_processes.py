@@ -10,7 +10,6 @@ import random
 import sys
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from tests.contract.datasets import Dataset, assert_cache_is_right, make_dataset
 from tests.faultserver.server import FaultServer
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["__main__", "plumbline.data.stores.s3", __name__])
 URL = "s3://bucket/data"
 # A small file system in a namespace of its own, as root of that namespace alone.
 ON_SMALL_DISK = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
@@ -49,7 +47,7 @@ class Child:
         limit = [] if max_file_bytes is None else [str(max_file_bytes)]
         arguments = [URL, str(cache), str(connections), *limit]
         self._output, theirs = FORKS.Pipe(duplex=False)
-        self.process = FORKS.Process(target=stage, args=(dict(os.environ), arguments, theirs))
+        self.process = FORKS.Process(target=stage_child.run, args=(dict(os.environ), arguments, theirs))
         self.process.start()
         theirs.close()
 
@@ -64,15 +62,6 @@ class Child:
         self.process.join(60)
         answer: dict[str, Any] = json.loads(written)
         return answer
-
-
-def stage(environment: dict[str, str], arguments: list[str], output: Connection) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
-    for stream in (1, 2):
-        os.dup2(output.fileno(), stream)
-    output.close()
-    raise SystemExit(stage_child.main(*arguments))
 
 
 @pytest.mark.parametrize("processes", [2, 8])

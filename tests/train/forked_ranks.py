@@ -18,7 +18,6 @@ from tests.cpu_budget import charge
 
 _SECONDS = 300.0
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["plumbline.train.job", "datasets", __name__])
 Around = Callable[..., AbstractContextManager[None]]
 
 
