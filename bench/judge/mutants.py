@@ -50,7 +50,7 @@ GROUPS = {
                 ("tests/unit/judge", "tests/unit/schema/test_sketch.py", "tests/unit/schema/test_digest.py"),
             ),
         ),
-        "mutants.json", least=0.9, timeout_seconds=120,
+        "mutants.json", least=0.9, timeout_seconds=600,
     ),
     "controller": Group(
         (
