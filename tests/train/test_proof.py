@@ -15,12 +15,13 @@ from torch.utils.checkpoint import checkpoint
 
 from plumbline.schema.proof import Proof
 from plumbline.schema.spec import DataSpec, ModelSpec, Precision, RunSpec, SpeedSpec
-from plumbline.schema.tolerance import is_off, is_over, proof_limit
+from plumbline.schema.tolerance import is_off, is_over, proof_limit, sum_limit
 from plumbline.train.batches import Batch
 from plumbline.train.engine import Engine, Observer
 from plumbline.train.models.model import build_model
 from plumbline.train.proof.calls import Repetitions
-from plumbline.train.proof.repeated import Repeated
+from plumbline.train.proof.distance import error_of, moved_size
+from plumbline.train.proof.repeated import NUMBER_TRIALS, Repeated
 from plumbline.train.proof.steps import Prover
 from plumbline.train.ranks import Ranks
 from plumbline.train.speed_engine import compile_model
@@ -123,6 +124,48 @@ def test_autocast_that_nobody_asked_for_is_no_wrong_formula() -> None:
             engine.bare.forward = torch.autocast("cpu", torch.bfloat16)(engine.bare.forward)
 
     assert not over(Setting(steps=(0,)).train(before=leave_on)[0], "forward", "gradient")
+
+
+class Learned(Setting):
+    """Sixteen rows of one class."""
+
+    def batch(self) -> Batch:
+        batch = {name: torch.cat([value, value]) for name, value in super().batch().items()}
+        return {**batch, "row_ids": torch.arange(2 * ROWS), "labels": torch.zeros(2 * ROWS, dtype=torch.long)}
+
+
+def test_a_loss_of_nearly_zero_is_honest() -> None:
+    """What is left where numbers cancel: in one trial of roundings it may move by nearly nothing."""
+    for gap in range(50, 60):
+        known = at_start(
+            lambda model, gap=gap: model.get_parameter("classifier.bias").copy_(torch.tensor([gap / 10, 0]))
+        )
+        assert not over(Learned(steps=(0,)).train(before=known)[0], "loss"), gap
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        functional.cross_entropy,
+        lambda scores, labels: functional.nll_loss(scores.log_softmax(-1), labels),
+        lambda scores, labels: (scores.logsumexp(-1) - scores.gather(1, labels[:, None])[:, 0]).mean(),
+    ],
+    ids=["cross_entropy", "log_softmax", "logsumexp"],
+)
+def test_a_cross_entropy_of_nearly_zero_rounds_as_its_sum(form: Callable[..., torch.Tensor]) -> None:
+    scores = torch.randn(2 * ROWS, 2, generator=torch.Generator().manual_seed(1)) * 0.3
+    scores[:, 0] += 7
+    labels = torch.zeros(2 * ROWS, dtype=torch.long)
+
+    def defined(rounded: torch.dtype | None, trial: int = 0) -> torch.Tensor:
+        repeated = Repeated((), rounded, trial)
+        with repeated:
+            return form(repeated.entered(scores), labels)
+
+    exact, dtype = defined(None), scores.dtype
+    assert exact.item() == pytest.approx(functional.cross_entropy(scores.double(), labels).item(), rel=1e-12)
+    size = moved_size(exact, dtype, *(defined(dtype, trial) for trial in range(NUMBER_TRIALS)))
+    assert error_of(form(scores, labels), exact, size, dtype) < sum_limit("loss", "float32", 2) / 2
 
 
 def at_start(change: Callable[[nn.Module], object]) -> Callable[[int, Engine], None]:

@@ -17,7 +17,7 @@ from plumbline.train.capture.window import made_input
 from plumbline.train.portable.fp64 import fp64_arithmetic, hashed
 from plumbline.train.proof.distance import Found, error_of, moved_size
 from plumbline.train.proof.isolation import mapped, repetition
-from plumbline.train.proof.repeated import Repeated, in_double
+from plumbline.train.proof.repeated import NUMBER_TRIALS, Repeated, in_double
 from plumbline.train.watch.calls import first_tensor
 from plumbline.train.watch.summaries import aside
 
@@ -93,7 +93,8 @@ class DefinedLoss:
             batch = given if batch is None else batch
             exact, rounded = (self._repeated(outputs, batch, _Wide((), each)) for each in (None, passed.dtype))
             found.append(self._of_logits(passed, exact[1], rounded[1]))
-            defined = exact[0], rounded[0]
+            modes = (_Wide((), passed.dtype, trial) for trial in range(1, NUMBER_TRIALS))
+            defined = exact[0], rounded[0], *(self._repeated(outputs, batch, mode)[0] for mode in modes)
         values = self._run.ranks.gather(None if defined is None else float(defined[0]))
         if defined is None:
             return [], None
@@ -124,9 +125,12 @@ class DefinedLoss:
         return self._defined(_changed(outputs, entered), batch, mode)
 
     def _of_value(
-        self, logits: torch.Tensor | None, loss: Any, defined: tuple[torch.Tensor, torch.Tensor], means: list[float]
+        self, logits: torch.Tensor | None, loss: Any, defined: tuple[torch.Tensor, ...], means: list[float]
     ) -> list[Found]:
-        """Compare the loss that a loop shows with its own defined one, or with the mean of all processes."""
+        """Compare the loss that a loop shows with its own defined one, or with the mean of all processes.
+
+        `defined` has the exact loss, and the loss of each trial of roundings.
+        """
         assert logits is not None  # noqa: S101 - a gradient reached it
         is_tensor = isinstance(loss, torch.Tensor) and not logits.is_cuda  # CUDA's autocast rounds as the logits
         dtype = loss.dtype if is_tensor and loss.is_floating_point() else logits.dtype
@@ -135,13 +139,13 @@ class DefinedLoss:
             return []
         nearest = min(means, key=lambda mean: abs(float(loss) - mean))
         native, exact = defined[0].new_tensor(float(loss)), defined[0].new_tensor(nearest)
-        error = error_of(native, exact, moved_size(*defined, dtype), dtype)
+        error = error_of(native, exact, moved_size(defined[0], dtype, *defined[1:]), dtype)
         return [Found("loss", "loss", type(self._run.model).__name__, dtype, logits.numel(), error)]
 
     def _of_logits(self, passed: torch.Tensor, slope: torch.Tensor, moved: torch.Tensor) -> Found:
         """Compare the logits' gradient up to one factor, as a loop may scale its loss."""
         factor = (passed.double() * slope).sum() / slope.square().sum().clamp_min(1e-300)
-        size = moved_size(slope, moved, passed.dtype) * factor.abs()
+        size = moved_size(slope, passed.dtype, moved) * factor.abs()
         error = error_of(passed, slope * factor, size, passed.dtype)
         return Found("loss", "logits", type(self._run.model).__name__, passed.dtype, slope.numel(), error)
 

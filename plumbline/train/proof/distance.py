@@ -86,9 +86,9 @@ def distance(native: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return size_of(native.detach().double() - exact.detach().double())
 
 
-def moved_size(exact: torch.Tensor, moved: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a definition's size, or how many roundings move it if more."""
-    return torch.maximum(size_of(exact), distance(moved, exact) / unit_of(dtype))
+def moved_size(exact: torch.Tensor, dtype: torch.dtype, *moved: torch.Tensor) -> torch.Tensor:
+    """Return a definition's size, or how many roundings move it in any trial if more."""
+    return torch.stack([size_of(exact), *(distance(each, exact) / unit_of(dtype) for each in moved)]).amax()
 
 
 def error_of(native: torch.Tensor, exact: torch.Tensor, size: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -21,7 +21,7 @@ from plumbline.train.proof.calls import SHORT, Call, Level, Repetitions, matrix_
 from plumbline.train.proof.distance import NO_FORM, Found, error_of, size_of, unit_of
 from plumbline.train.proof.draws import drops
 from plumbline.train.proof.isolation import CallState, OutsideUses, mapped, several
-from plumbline.train.proof.repeated import MOST_TRIALS
+from plumbline.train.proof.repeated import MOST_TRIALS, NUMBER_TRIALS
 from plumbline.train.ranks import Ranks
 from plumbline.train.watch.calls import first_tensor, hookable
 from plumbline.train.watch.summaries import is_summarizing
@@ -321,7 +321,8 @@ class ModuleProofs:
         error = error_of(native, found.error, size, found.dtype)
         limit = sum_limit(found.stage, str(found.dtype).removeprefix("torch."), found.terms)
         is_read = self._calls.is_on_cpu and float(error) <= limit / 2
-        for trial in range(0 if is_read else MOST_TRIALS if self._calls.is_on_cpu else 1):
+        trials = MOST_TRIALS if self._calls.is_on_cpu else NUMBER_TRIALS if native.numel() == 1 else 1
+        for trial in range(0 if is_read else trials):
             size = torch.maximum(size, moved(trial))  # NaN if unknown
             error = error_of(native, found.error, size, found.dtype)
             if self._calls.is_on_cpu and not float(error) > limit:

@@ -25,7 +25,7 @@ from plumbline.train.proof.definitions import other_settings
 from plumbline.train.proof.distance import Found, Lost, changed_state, error_of, moved_size, read, size_of, unit_of
 from plumbline.train.proof.draws import undrawn
 from plumbline.train.proof.modules import ModuleProofs
-from plumbline.train.proof.repeated import Repeated, chances
+from plumbline.train.proof.repeated import NUMBER_TRIALS, Repeated, chances
 from plumbline.train.proof.update import UpdateCheck
 from plumbline.train.watch.summaries import aside
 
@@ -126,15 +126,16 @@ class Prover(Observer):
         if labels is None:
             return
         dtype, kind = logits.dtype if logits.is_cuda else loss.dtype, type(self._engine.bare).__name__
-        exact, moved = None, None
+        exact, moved, means = None, None, list[torch.Tensor]()
         with self._lost.guarded("loss"):  # such as too little memory for logits in fp64
             exact, moved = self._defined(logits, labels), self._defined(logits, labels, dtype)
+            means = [self._defined(logits, labels, dtype, trial)[0] for trial in range(1, NUMBER_TRIALS)]
         if exact is None or moved is None:
             return
         # CUDA's autocast rounds the probabilities' sums to the logits' format.
-        error = error_of(loss, exact[0], moved_size(exact[0], moved[0], dtype), dtype)
+        error = error_of(loss, exact[0], moved_size(exact[0], dtype, moved[0], *means), dtype)
         self._found.append(Found("loss", "loss", kind, dtype, logits.shape[-1], error))
-        slope, size, weight = exact[1], moved_size(exact[1], moved[1], dtype), list[torch.Tensor]()
+        slope, size, weight = exact[1], moved_size(exact[1], dtype, moved[1]), list[torch.Tensor]()
         loss.register_hook(lambda gradient: weight.append(gradient.detach().double()))
 
         def see(passed: torch.Tensor | None) -> None:
@@ -145,10 +146,10 @@ class Prover(Observer):
         logits.register_hook(see)
 
     def _defined(
-        self, logits: torch.Tensor, labels: torch.Tensor, rounded: torch.dtype | None = None
+        self, logits: torch.Tensor, labels: torch.Tensor, rounded: torch.dtype | None = None, trial: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the mean loss and the logits' gradient, by definition."""
-        repeated = Repeated((), rounded)
+        repeated = Repeated((), rounded, trial)
         exact = repeated.entered(logits).requires_grad_()
         with aside(), torch.enable_grad(), repeated:
             mean = self._engine.task.defined_loss(self._engine.unpacked(exact), labels)
