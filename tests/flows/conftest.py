@@ -38,6 +38,8 @@ os.environ |= {
 from prefect.client.orchestration import SyncPrefectClient, get_client  # noqa: E402 - see above
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings  # noqa: E402 - see above
 
+from plumbline.tasks.prefect_client.notifications import AppriseUrl  # noqa: E402 - see above
+
 
 @dataclass(frozen=True)
 class Server:
@@ -75,6 +77,7 @@ def server(shared_folder: Path) -> Iterator[Server]:
                 stack = owned.enter_context(Stack(suite, state, port=_PORT, say=lambda _: None))
                 owned.callback(fcntl.flock, users, fcntl.LOCK_EX)
                 stack.servers.wait_for_api()
+                AppriseUrl.register_type_and_schema()  # of two processes that register it at once, one loses its block
             fcntl.flock(users, fcntl.LOCK_SH)
         yield Server()
 

@@ -36,7 +36,7 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 @pytest.fixture
 def webhook(_settings: None) -> Iterator[Receiver]:
-    with receiver("hook") as item:
+    with receiver("watch") as item:
         yield item
 
 
@@ -44,7 +44,7 @@ def webhook(_settings: None) -> Iterator[Receiver]:
 def nightly(suite: Suite, webhook: Receiver, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """Return the suite with a schedule, and the webhook as recipient without a server."""
     monkeypatch.setenv("HOOK", webhook.url)
-    alerts = [Alert(on=("missed",), block="apprise-url/hook", address_from="HOOK")]
+    alerts = [Alert(on=("missed",), block="apprise-url/watch", address_from="HOOK")]
     return suite.replace(schedule=Schedule(cron="0 2 * * *", grace_seconds=600), alerts=alerts)
 
 
