@@ -226,7 +226,7 @@ def gitlab() -> tuple[str, dict[str, str]]:
 
 
 def jenkins() -> tuple[str, dict[str, str]]:
-    """Return the shell steps of the Jenkinsfile, each a shell of its own, and its variables.
+    """Return the shell steps of the Jenkinsfile, which run in a shell each, and its variables.
 
     The first one decides whether the gate runs: where the lock is the target branch's, it ends with 0, and the gate is
     left out.
